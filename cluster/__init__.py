@@ -1,0 +1,1 @@
+"""The cluster: protocols, canonical prompts, model adapters, the ingress and the command line."""

@@ -1,0 +1,1 @@
+"""Adapters for what core needs from a model: encoder and chat template."""

@@ -1,0 +1,1 @@
+"""From token deltas to text and to protocol events."""

@@ -1,0 +1,1 @@
+"""Load tests: workloads, demos and benchmarks that drive a cluster from outside."""

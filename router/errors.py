@@ -1,0 +1,59 @@
+"""Errors that say whose fault it is; foreign exceptions are mapped to these at the edge.
+
+ClientError   the caller's: the message is safe to show and says what to do
+ReplicaError  a replica's: another one may be tried
+KvistBug      ours: shown as an internal error, never with its text
+"""
+
+
+class KvistError(Exception):
+    """Root of everything Kvist raises on purpose."""
+
+
+class ClientError(KvistError):
+    """The request cannot be served as sent. The message goes to the client as it is."""
+
+
+class InvalidRequest(ClientError):
+    """Malformed, out of range, or not supported yet."""
+
+
+class PromptTooLong(ClientError):
+    """The prompt does not fit the model's context window."""
+
+    def __init__(self, prompt_tokens: int, max_tokens: int) -> None:
+        super().__init__(f"prompt is too long: {prompt_tokens} tokens > {max_tokens} maximum")
+        self.prompt_tokens = prompt_tokens
+        self.max_tokens = max_tokens
+
+
+class RequestTooLarge(ClientError):
+    """The body exceeds a named limit."""
+
+
+class Unauthorized(ClientError):
+    """No key, or an unknown one."""
+
+
+class UnknownModel(ClientError):
+    """No configured model has this name."""
+
+
+class ReplicaError(KvistError):
+    """A replica failed; the request itself is fine."""
+
+
+class ReplicaDied(ReplicaError):
+    """The process or its engine is gone."""
+
+
+class NoReplica(ReplicaError):
+    """Nothing is routable now; the client should come back later."""
+
+
+class WireError(ReplicaError):
+    """A frame or snapshot is not what the protocol allows. The only error that leaves a decoder."""
+
+
+class KvistBug(KvistError):
+    """An invariant of our own is broken."""
