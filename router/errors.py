@@ -57,3 +57,7 @@ class WireError(ReplicaError):
 
 class KvistBug(KvistError):
     """An invariant of our own is broken."""
+
+
+class ModelUnusable(KvistError):
+    """The operator's: a model folder or its settings cannot be served. The message goes to the operator as it is."""

@@ -1,0 +1,51 @@
+"""How requests end: each in exactly one named outcome."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from router.errors import ClientError, NoReplica, ReplicaError
+
+if TYPE_CHECKING:
+    from cluster.prompt.conversation import Change
+
+Outcome = Literal["completed", "client_error", "rejected_capacity", "cancelled", "failed_replica", "failed_internal"]
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What is known of one request when it has ended: for metrics and logs, never for clients.
+
+    `changes` are what the canonical rules did; `ignored` are names of body fields that Kvist does not know.
+    """
+
+    request_id: str
+    api: str
+    outcome: Outcome = "failed_internal"
+    status: int = 0
+    model: str = ""
+    tenant: str = ""
+    client: str = ""
+    session: str = ""
+    replica: str = ""
+    prompt_tokens: int = 0
+    predicted_cached_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    ttft_s: float | None = None
+    duration_s: float = 0.0
+    changes: tuple[Change, ...] = ()
+    ignored: tuple[str, ...] = ()
+    error: str = ""
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """Whose fault it was."""
+    if isinstance(error, ClientError):
+        return "client_error"
+    if isinstance(error, NoReplica):
+        return "rejected_capacity"
+    if isinstance(error, ReplicaError):
+        return "failed_replica"
+    return "failed_internal"

@@ -1,0 +1,62 @@
+"""What the ingress needs from the rest of the cluster: tokens in, a routed stream of token deltas out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from cluster.tenants import Tenant
+    from workers.engine import Sampling, TokenDelta
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt to continue. `tokens` are packed u32, little-endian; `model` is a key of the ingress's models."""
+
+    request_id: str
+    model: str
+    tokens: bytes
+    sampling: Sampling
+    tenant: Tenant
+    session: str = ""
+
+
+class Routed(msgspec.Struct, frozen=True, kw_only=True):
+    """The choice: who serves it, and how many prompt tokens it is believed to hold already."""
+
+    replica: str
+    predicted_cached_tokens: int
+
+
+class TokenStream(Protocol):
+    """One running generation. Iterated once; its last delta has a finish reason.
+
+    Iteration raises `NoReplica`, `ReplicaError` or `InvalidRequest`, before or after deltas.
+    """
+
+    @property
+    def routed(self) -> Routed | None:
+        """The choice as known now: normally set when `start` returns, true for sure from the first delta on."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[TokenDelta]: ...
+
+    async def aclose(self) -> None:
+        """Abort what still runs and free its blocks. Safe at any time, also twice and while a delta is awaited
+        elsewhere has been cancelled."""
+        ...
+
+
+class Backend(Protocol):
+    """Routes jobs to replicas. All methods are called on one event loop."""
+
+    def start(self, job: Job) -> TokenStream:
+        """Choose a replica and reserve on it, in one synchronous step. Raises `NoReplica`."""
+        ...
+
+    def ready(self) -> bool:
+        """Whether a replica is routable now."""
+        ...
