@@ -7,13 +7,28 @@ MAX_FRAME_BYTES: Final = 16 * 2**20
 MAX_FRAME_OPS: Final = 65_536
 MAX_FRAME_HASHES: Final = 1_048_576
 MAX_NAME_BYTES: Final = 256
+MAX_BLOCK_TOKENS: Final = 65_536
+MAX_COUNT: Final = 2**53
+MAX_SNAPSHOT_CHUNKS: Final = 4_096
 
 # Feed of one replica (router/feed.py).
 HEARTBEAT_INTERVAL_S: Final = 0.25
 LEASE_S: Final = 2.0
-SNAPSHOT_TIMEOUT_S: Final = 2.0
+SNAPSHOT_TIMEOUT_S: Final = 1.0  # without a new chunk
+SNAPSHOT_BACKOFF_S: Final = 0.05  # doubles with each attempt that failed or did not last
+SNAPSHOT_BACKOFF_MAX_S: Final = 0.5
 SNAPSHOT_CHUNK_HASHES: Final = 65_536
+FEED_SETTLED_S: Final = 1.0  # live for so long, the back-off starts anew
 FEED_BUFFER_FRAMES: Final = 4_096
+FEED_BUFFER_HASHES: Final = 2_097_152
+FEED_BEHIND_HEARTBEATS: Final = 4
+RETIRED_INCARNATIONS: Final = 16
+
+# Index and choice (router/index.py, router/load.py).
+INDEX_MARGIN_BLOCKS: Final = 1_024  # beyond a replica's pool, for what one frame adds before it removes
+INDEX_OFFLOADED_BLOCKS: Final = 16_777_216  # per replica, host memory and disk together
+RESERVATION_TTL_S: Final = 3_600.0
+MAX_RESERVATIONS: Final = 65_536
 
 # HTTP requests (cluster/api, cluster/ingress.py).
 MAX_BODY_BYTES: Final = 32 * 2**20
@@ -21,4 +36,11 @@ MAX_JSON_DEPTH: Final = 64
 MAX_MESSAGES: Final = 100_000
 MAX_STOP_SEQUENCES: Final = 16
 MAX_STOP_SEQUENCE_CHARS: Final = 64
+MAX_BLOCKS_PER_MESSAGE: Final = 10_000
+MAX_IGNORED_FIELDS: Final = 16
+MAX_HINT_CHARS: Final = 256
 PING_INTERVAL_S: Final = 10.0
+
+# Prompts (cluster/prompt, cluster/models).
+SEGMENT_CACHE_BYTES: Final = 64 * 2**20
+INLINE_PROMPT_CHARS: Final = 16_384
