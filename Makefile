@@ -1,0 +1,32 @@
+# Every target sets up what it needs and does nothing twice. KVIST_VENV names another environment folder.
+KVIST_VENV ?= .venv
+BIN := $(KVIST_VENV)/bin
+STAMP := $(KVIST_VENV)/.made-from-$(shell cat deploy/cpu-lock.txt deploy/make_env.sh pyproject.toml | sha256sum | cut -c1-16)
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: env check test serve demo clean
+.DEFAULT_GOAL := help
+
+help: ## Show the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+env: $(STAMP) ## Create the environment (.venv, or KVIST_VENV)
+
+$(STAMP): deploy/cpu-lock.txt deploy/make_env.sh
+	@bash deploy/make_env.sh $(KVIST_VENV)
+	@rm -f $(KVIST_VENV)/.made-from-* && touch $@
+
+serve: env ## Serve SmolLM2 on this machine: two real vLLM replicas behind one endpoint
+	@$(BIN)/kvist serve
+
+demo: env ## Measure what an unstable preamble and blind routing cost, and that Kvist removes it
+	@$(BIN)/kvist demo
+
+check: env ## Lint, types, import contracts
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+test: env check ## Everything that must be green, pytest's summary last
+	@$(PYTEST) -q --cov --cov-report=term:skip-covered
+
+clean: ## Remove what the targets made
+	@rm -rf $(KVIST_VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

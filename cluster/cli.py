@@ -1,0 +1,144 @@
+"""The command line: `kvist`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from cluster.config import ClusterConfig, load_config, parse_config
+from router.errors import KvistError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+
+TRUE_WORDS: Final = frozenset({"1", "true", "yes", "on"})
+FALSE_WORDS: Final = frozenset({"0", "false", "no", "off"})
+
+
+class EngineChoice(StrEnum):
+    """What computes: real vLLM, or the simulator."""
+
+    VLLM = "vllm"
+    SIM = "sim"
+
+
+@app.command()
+def serve(
+    config: Annotated[Path | None, typer.Option(help="Cluster file (YAML); other options override it.")] = None,
+    model: Annotated[str | None, typer.Option(help="smollm2, tiny, a folder, or a hub id.")] = None,
+    replicas: Annotated[int | None, typer.Option(help="Replicas per model.")] = None,
+    engine: Annotated[EngineChoice | None, typer.Option(help="vllm or sim.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the endpoint.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; other than loopback needs a key.")] = None,
+    api_key: Annotated[list[str] | None, typer.Option(help="Accepted key; may be given often.")] = None,
+    strip_anthropic_preamble: Annotated[
+        bool | None,
+        typer.Option(
+            "--strip-anthropic-preamble/--no-strip-anthropic-preamble",
+            help="Remove attribution lines from system text. Default on; env KVIST_STRIP_ANTHROPIC_PREAMBLE.",
+        ),
+    ] = None,
+    ray_address: Annotated[str | None, typer.Option(envvar="RAY_ADDRESS", help="Join this Ray cluster.")] = None,
+) -> None:
+    """Serve models: starts a cluster on this machine, or joins one with --ray-address."""
+    from cluster.launch import serve_locally, serve_on_cluster  # noqa: PLC0415 - keeps `--help` fast
+    from cluster.preflight import check  # noqa: PLC0415 - same
+
+    overrides = ServeOverrides(
+        model=model,
+        replicas=replicas,
+        engine=engine.value if engine else None,
+        port=port,
+        host=host,
+        api_keys=tuple(api_key or _keys_from_environment()),
+        strip=strip_anthropic_preamble if strip_anthropic_preamble is not None else _strip_from_environment(),
+    )
+    chosen = overrides.apply(load_config(config) if config else None)
+    if ray_address:
+        serve_on_cluster(chosen, ray_address)
+        return
+    check(chosen)
+    raise typer.Exit(serve_locally(chosen))
+
+
+@app.command()
+def down(
+    ray_address: Annotated[str, typer.Option(envvar="RAY_ADDRESS", help="The Ray cluster to take it from.")] = "auto",
+) -> None:
+    """Take the application off a Ray cluster that `kvist serve` joined."""
+    from cluster.launch import take_down  # noqa: PLC0415 - keeps `--help` fast
+
+    take_down(ray_address)
+    typer.echo("kvist: the application is gone; the Ray cluster keeps running")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for demo.json and demo.png.")] = Path("out"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON instead of the table.")] = False,
+) -> None:
+    """Measure what an unstable preamble and blind routing cost on this machine, and that Kvist removes it."""
+    from cluster.demo import run_demo  # noqa: PLC0415 - keeps `--help` fast
+
+    run_demo(out, print_json=as_json)
+
+
+class ServeOverrides:
+    """Command-line options on top of a config file, or of the default cluster: one model, two replicas."""
+
+    def __init__(self, **given: Any) -> None:
+        self._given = given
+
+    def apply(self, base: ClusterConfig | None) -> ClusterConfig:
+        """The config to serve. Raises `InvalidRequest` when an option does not fit."""
+        data = base.model_dump(mode="json") if base else {"models": [{"name": "smollm2"}]}
+        given = self._given
+        for name in ("port", "host"):
+            if given[name] is not None:
+                data[name] = given[name]
+        if given["api_keys"]:
+            data["api_keys"] = given["api_keys"]
+        for model in data["models"]:
+            self._apply_to_model(model)
+        return parse_config(data, where="kvist serve")
+
+    def _apply_to_model(self, model: dict[str, Any]) -> None:
+        given = self._given
+        if given["model"] is not None:
+            model["source"] = given["model"]
+            model["name"] = Path(given["model"]).name if Path(given["model"]).is_dir() else given["model"]
+        for name in ("replicas", "engine"):
+            if given[name] is not None:
+                model[name] = given[name]
+        if given["strip"] is not None:
+            model.setdefault("rules", {})["strip_anthropic_preamble"] = given["strip"]
+
+
+def _keys_from_environment() -> list[str]:
+    return [key for key in os.environ.get("KVIST_API_KEYS", "").replace(",", " ").split() if key]
+
+
+def _strip_from_environment() -> bool | None:
+    word = os.environ.get("KVIST_STRIP_ANTHROPIC_PREAMBLE", "").strip().lower()
+    if word in TRUE_WORDS:
+        return True
+    return False if word in FALSE_WORDS else None
+
+
+def main() -> None:
+    """Entry point: a fault of the caller's is one sentence on stderr and exit code 2, a cluster's is 1."""
+    try:
+        app()
+    except KvistError as fault:
+        from router.errors import ClientError  # noqa: PLC0415 - only here
+
+        print(f"kvist: {fault}", file=sys.stderr)
+        raise SystemExit(2 if isinstance(fault, ClientError) else 1) from None
+
+
+if __name__ == "__main__":
+    main()

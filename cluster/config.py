@@ -1,0 +1,121 @@
+"""One typed configuration for a cluster. Validated once, frozen, unknown keys refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from router.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Rules(_Frozen):
+    """Switches of the canonical rules, per served name."""
+
+    strip_anthropic_preamble: bool = True
+    equivalent_forms: bool = True
+    volatile_lines: tuple[str, ...] = ()
+
+
+class ModelConfig(_Frozen):
+    """One model deployment: where its weights come from, how many replicas serve it, under which names.
+
+    `source` is "tiny", "smollm2", a folder, or a hub id. `engine_args` go to the engine as they are (vLLM's
+    AsyncEngineArgs, or the simulator's settings). `variants` serve the same replicas under other names, other rules.
+    `gpus_per_replica` None means tensor × pipeline parallel size where the cluster has GPUs, else none.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
+    source: str = "smollm2"
+    template: Literal["system-first", "tools-first"] = "system-first"
+    replicas: Annotated[int, Field(ge=1, le=1024)] = 2
+    engine: Literal["vllm", "sim"] = "vllm"
+    engine_args: dict[str, Any] = {}
+    gpus_per_replica: Annotated[int, Field(ge=0)] | None = None
+    max_ongoing_requests: Annotated[int, Field(ge=1)] = 256
+    routing: Literal["kvist", "round-robin"] = "kvist"
+    rules: Rules = Rules()
+    variants: dict[str, Rules] = {}
+
+    @property
+    def deployment(self) -> str:
+        """Name of the Serve deployment of this model's workers."""
+        return "Worker-" + "".join(c if c.isalnum() or c in "._-" else "-" for c in self.name)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one replica when the cluster has any: tensor × pipeline parallel size."""
+        tensor = int(self.engine_args.get("tensor_parallel_size", 1))
+        return tensor * int(self.engine_args.get("pipeline_parallel_size", 1))
+
+    def served_names(self) -> dict[str, Rules]:
+        """Every name this model answers to, with the rules of that name."""
+        return {self.name: self.rules, **self.variants}
+
+
+class ClusterConfig(_Frozen):
+    """Everything `kvist serve` and `serve run` need. `api_keys` empty means no authentication (loopback only)."""
+
+    models: Annotated[tuple[ModelConfig, ...], Field(min_length=1)]
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=1, le=65535)] = 8000
+    ingress_replicas: Annotated[int, Field(ge=1, le=256)] = 1
+    drain_s: Annotated[float, Field(gt=0)] = 600.0
+    api_keys: tuple[str, ...] = ()
+
+    @field_validator("models")
+    @classmethod
+    def _names_are_unique(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
+        names = [name for model in models for name in model.served_names()]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"served twice: {', '.join(twice)}; every name and variant must be unique")
+        deployments = [model.deployment for model in models]
+        if len(set(deployments)) < len(deployments):
+            raise ValueError("two model names differ only in characters that a deployment name cannot hold")
+        return models
+
+    @model_validator(mode="after")
+    def _keys_off_loopback(self) -> Self:
+        if self.host not in LOOPBACK_HOSTS and not self.api_keys:
+            raise ValueError(
+                f"host {self.host} is reachable from other machines, so a key is required: "
+                "pass --api-key, set KVIST_API_KEYS, or serve on 127.0.0.1"
+            )
+        return self
+
+
+def load_config(path: Path) -> ClusterConfig:
+    """Read a YAML or JSON file. Raises `InvalidRequest` with the file, the place and what to do."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as fault:
+        raise InvalidRequest(f"{path}: cannot be read ({fault.strerror})") from fault
+    except yaml.YAMLError as fault:
+        raise InvalidRequest(f"{path}: is not YAML: {fault}") from fault
+    if not isinstance(data, dict):
+        raise InvalidRequest(f"{path}: must be a mapping with a key `models`")
+    return parse_config(data, where=str(path))
+
+
+def parse_config(data: dict[str, Any], *, where: str = "config") -> ClusterConfig:
+    """Validate plain data. Raises `InvalidRequest` naming each bad key."""
+    try:
+        return ClusterConfig.model_validate(data)
+    except ValidationError as fault:
+        lines = [f"{'.'.join(map(str, error['loc'])) or 'config'}: {_plain(error['msg'])}" for error in fault.errors()]
+        raise InvalidRequest(f"{where}: " + "; ".join(lines)) from fault
+
+
+def _plain(message: str) -> str:
+    return message.removeprefix("Value error, ").replace("Extra inputs are not permitted", "unknown key")

@@ -1,0 +1,53 @@
+"""The process that owns a cluster of one machine: starts Ray, deploys, waits until warm, prints the banner, stays.
+
+    python -m cluster.driver SCRATCH        (SCRATCH/config.json holds the config)
+
+Started by the supervisor, which ends it and everything below it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+from cluster.config import ClusterConfig, parse_config
+from cluster.preflight import free_port
+from cluster.ray_env import apply_local_environment, apply_node_environment
+
+OBJECT_STORE_BYTES = 128 * 2**20
+LOGICAL_CPUS = 16
+
+
+def start_ray(scratch: Path) -> None:
+    """A local cluster on loopback, with a token of its own. CPUs are logical: replicas take fractions of them."""
+    apply_node_environment()
+    apply_local_environment(scratch, metrics_port=free_port(), stats_port=free_port())
+    import ray  # noqa: PLC0415 - reads the environment set above when it is imported
+
+    ray.init(
+        address="local",
+        num_cpus=LOGICAL_CPUS,
+        object_store_memory=OBJECT_STORE_BYTES,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        _temp_dir=str(scratch),
+    )
+
+
+def main() -> None:
+    """Serve until ended."""
+    scratch = Path(sys.argv[1])
+    config: ClusterConfig = parse_config(json.loads((scratch / "config.json").read_text(encoding="utf-8")))
+    start_ray(scratch)
+    from cluster.deploy import deploy_and_announce  # noqa: PLC0415 - imports Ray, which must see its environment first
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    deploy_and_announce(config)
+    signal.pause()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""The Ray Serve deployment around one engine: it serves tokens, relays KV events, and says who it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from ray import serve
+
+from router.errors import ReplicaDied
+from router.fleet import ReplicaInfo
+from workers.event_pump import EventPump
+from workers.models import resolve_model
+from workers.publisher import Publisher
+from workers.relay import Relay
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from workers.engine import Engine, Generation, TokenDelta
+
+logger = logging.getLogger("ray.serve")
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replica needs to start; plain data, so that it travels in a Serve config.
+
+    `model` is the identity that block hashes are seeded with; `source` says where the weights come from.
+    """
+
+    model: str
+    source: str
+    template: str
+    engine: str
+    engine_args: dict[str, Any]
+    cache_dir: str
+
+
+def create_engine(settings: WorkerSettings, path: Path) -> Engine:
+    """The engine that the settings name, not started."""
+    if settings.engine == "sim":
+        from workers.sim_engine import SimEngine  # noqa: PLC0415 - each engine is imported where it runs
+
+        return SimEngine.from_settings(settings.model, path, settings.engine_args)
+    from workers.vllm_engine import VllmEngine  # noqa: PLC0415 - importing vLLM takes seconds and sets up devices
+
+    return VllmEngine(model=settings.model, path=path, engine_args=settings.engine_args)
+
+
+class Worker:
+    """One engine with its relay and publisher. Serve creates, health-checks, drains and stops it."""
+
+    async def __init__(self, settings: dict[str, Any]) -> None:
+        parsed = msgspec.convert(settings, WorkerSettings)
+        path = await asyncio.to_thread(resolve_model, parsed.source, Path(parsed.cache_dir), template=parsed.template)
+        self._engine = create_engine(parsed, path)
+        await self._engine.start()
+        context = serve.get_replica_context()
+        self._publisher = Publisher(
+            host=_node_address(), replica=context.replica_id.unique_id, incarnation=uuid.uuid4().hex
+        )
+        info = self._engine.info
+        self._relay = Relay(model=parsed.model, block_size=info.block_size)
+        self._pump = EventPump(engine=self._engine, relay=self._relay, publisher=self._publisher)
+        await self._pump.start()
+
+    async def generate(self, generation: Generation) -> AsyncIterator[TokenDelta]:
+        """Stream one generation. Leaving the iterator early aborts it in the engine."""
+        stream = self._engine.generate(generation)
+        try:
+            async for delta in stream:
+                yield delta
+        finally:
+            await stream.aclose()  # type: ignore[attr-defined]
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget every cached block, and say so to the routers even while the engine is idle."""
+        if not await self._engine.reset_prefix_cache():
+            return False
+        self._pump.announce_clear()
+        return True
+
+    def record_replica_metadata(self) -> dict[str, Any]:
+        """Who this replica is and where its events are; routers get it with the first broadcast."""
+        info = self._engine.info
+        return ReplicaInfo(
+            replica=self._publisher.replica,
+            incarnation=self._publisher.incarnation,
+            model=info.model,
+            block_size=info.block_size,
+            pool_blocks=info.pool_blocks,
+            max_model_len=info.max_model_len,
+            events=self._publisher.events,
+            snapshots=self._publisher.snapshots,
+        ).to_metadata()
+
+    async def check_health(self) -> None:
+        """Raise when the engine is dead or its events no longer flow; Serve then replaces this replica."""
+        await self._engine.check_health()
+        fault = self._pump.fault
+        if fault is not None:
+            raise ReplicaDied(f"KV events stopped: {fault}")
+
+    async def __del__(self) -> None:
+        pump: EventPump | None = getattr(self, "_pump", None)
+        if pump is not None:
+            await pump.close()
+        engine: Engine | None = getattr(self, "_engine", None)
+        if engine is not None:
+            await engine.close()
+
+
+def _node_address() -> str:
+    """The address other nodes reach this one at; loopback on a local cluster."""
+    import ray  # noqa: PLC0415
+
+    return str(ray.util.get_node_ip_address())
