@@ -30,6 +30,12 @@ INDEX_OFFLOADED_BLOCKS: Final = 16_777_216  # per replica, host memory and disk 
 RESERVATION_TTL_S: Final = 3_600.0
 MAX_RESERVATIONS: Final = 65_536
 
+# Engine events (workers/kv_events.py, workers/relay.py).
+MAX_ENGINE_BATCH_BYTES: Final = 64 * 2**20
+MAX_RELAY_BLOCKS: Final = 16_777_216  # copies of blocks over all tiers of one engine
+MAX_PARKED_BLOCKS: Final = 65_536  # whose parent has not been announced yet
+MAX_VERDICT_REASONS: Final = 16
+
 # HTTP requests (cluster/api, cluster/ingress.py).
 MAX_BODY_BYTES: Final = 32 * 2**20
 MAX_JSON_DEPTH: Final = 64
