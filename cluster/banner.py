@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from cluster.endpoint import url_of
+
 if TYPE_CHECKING:
     from cluster.config import ClusterConfig
 
@@ -14,7 +16,7 @@ CLAUDE_CODE_MIN_CONTEXT_TOKENS: Final = 32_768
 
 def banner(config: ClusterConfig, models: list[dict[str, Any]]) -> str:
     """The URL, a curl line to try, and the environment that points Claude Code here. `models` is `/v1/models`' data."""
-    url = f"http://{'127.0.0.1' if config.host in {'0.0.0.0', '::'} else config.host}:{config.port}"  # noqa: S104
+    url = url_of(config)
     name = config.models[0].name
     body = json.dumps({"model": name, "max_tokens": 64, "messages": [{"role": "user", "content": "What is a twig?"}]})
     key = " -H 'x-api-key: $KVIST_KEY'" if config.api_keys else ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cluster.ray_env import apply_node_environment
+from router.errors import ReplicaDied
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -36,6 +37,12 @@ class LocalCluster:
     def wait(self) -> int:
         """Block until the cluster ends by itself; its exit code."""
         return self._supervisor.wait()
+
+    def raise_if_ended(self) -> None:
+        """Raise `ReplicaDied` when the cluster has ended by itself."""
+        code = self._supervisor.poll()
+        if code is not None:
+            raise ReplicaDied(f"the cluster ended with code {code} before it was warm")
 
     def stop(self) -> int:
         """End every process of the cluster and wait for it, STOP_LIMIT_S at most."""

@@ -14,16 +14,15 @@ fail() { say "$*"; exit 1; }
 [ -x "$venv/bin/python" ] || { say "creating $venv"; "$python" -m venv "$venv"; }
 pip() { "$venv/bin/python" -m pip --quiet --disable-pip-version-check "$@"; }
 
-if ! "$venv/bin/python" -c "import torch; assert torch.__version__.startswith('$torch+cpu')" 2>/dev/null; then
+if ! "$venv/bin/python" -c "from importlib.metadata import version; assert version('torch') == '$torch+cpu'" 2>/dev/null; then
   say "installing torch $torch+cpu"
   pip install --no-deps "torch==$torch+cpu" 2>/dev/null ||
     pip install --no-deps "torch==$torch+cpu" --index-url https://download.pytorch.org/whl/cpu ||
     fail "torch $torch+cpu was found neither in pip's configured sources nor in PyTorch's CPU wheel index."
 fi
-"$venv/bin/python" -c 'import torch' || fail "torch is installed but does not import; remove $venv and run make env again."
-
 say "installing the pinned packages (about 4 GB, one to two minutes)"
 pip install --no-deps -r "$here/cpu-lock.txt"
+"$venv/bin/python" -c 'import torch' || fail "torch is installed but does not import; remove $venv and run make env again."
 "$venv/bin/python" -c 'import vllm' || fail "vllm is installed but does not import; remove $venv and run make env again."
 pip install --no-deps --no-build-isolation -e "$here/.."
 say "ready: $venv"
