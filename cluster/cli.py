@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from enum import StrEnum
@@ -84,7 +85,8 @@ def demo(
     """Measure what an unstable preamble and blind routing cost on this machine, and that Kvist removes it."""
     from cluster.demo import run_demo  # noqa: PLC0415 - keeps `--help` fast
 
-    run_demo(out, print_json=as_json)
+    data, text = run_demo(out)
+    typer.echo(json.dumps(data) if as_json else text)
 
 
 class ServeOverrides:
@@ -110,7 +112,8 @@ class ServeOverrides:
         given = self._given
         if given["model"] is not None:
             model["source"] = given["model"]
-            model["name"] = Path(given["model"]).name if Path(given["model"]).is_dir() else given["model"]
+            is_path = given["model"].startswith(("/", ".", "~"))
+            model["name"] = Path(given["model"]).name if is_path else given["model"]
         for name in ("replicas", "engine"):
             if given[name] is not None:
                 model[name] = given[name]

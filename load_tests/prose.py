@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 from typing import Final
 
-NOUNS: Final = tuple(
-    "module parser socket buffer replica branch commit ticket cache index router worker schema lexer queue token "
-    "thread window handle packet record bucket column cursor format filter folder header kernel margin object".split()
+NOUN_LIST: Final = """
+module parser socket buffer replica branch commit ticket cache index router worker schema lexer queue token thread
+window handle packet record bucket column cursor format filter folder header kernel margin object
+"""
+VERB_LIST: Final = (
+    "reads writes splits merges checks drops keeps opens closes parses sorts counts moves holds sends guards"
 )
-VERBS: Final = tuple(
-    "reads writes splits merges checks drops keeps opens closes parses sorts counts moves holds sends guards".split()
-)
+NOUNS: Final = tuple(NOUN_LIST.split())
+VERBS: Final = tuple(VERB_LIST.split())
 ENDINGS: Final = ("before it returns.", "when the test runs.", "unless the flag is set.", "and logs the reason.")
 
 

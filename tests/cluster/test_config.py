@@ -1,0 +1,82 @@
+"""The cluster file: what is accepted, and the words for what is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cluster.config import load_config, parse_config
+from router.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ONE: dict[str, Any] = {"models": [{"name": "tiny", "source": "tiny"}]}
+
+
+def test_one_model_is_enough_and_defaults_are_safe() -> None:
+    """Two replicas, stripping on, loopback, no keys."""
+    config = parse_config(ONE)
+    assert (config.host, config.models[0].replicas, config.models[0].rules.strip_anthropic_preamble) == (
+        "127.0.0.1",
+        2,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": []}, "model: unknown key"),
+        ({"models": [{"name": "a", "replica": 1}]}, "models.0.replica: unknown key"),
+        ({"models": []}, "models"),
+        ({"models": [{"name": "a", "replicas": 0}]}, "models.0.replicas"),
+        ({"models": [{"name": "a"}, {"name": "b", "variants": {"a": {}}}]}, "served twice: a"),
+        ({"models": [{"name": "a:b"}, {"name": "a/b"}]}, "differ only in characters"),
+        ({"host": "0.0.0.0"}, "a key is required"),
+        ({"port": 70_000}, "port"),
+    ],
+)
+def test_a_bad_config_is_refused_with_the_place_and_the_reason(change: dict[str, Any], words: str) -> None:
+    """Unknown keys, impossible numbers, double names and an open door without a key."""
+    with pytest.raises(InvalidRequest, match=words):
+        parse_config(ONE | change)
+
+
+def test_a_host_other_than_loopback_is_accepted_with_a_key() -> None:
+    """The operator asked for it and protected it."""
+    assert parse_config(ONE | {"host": "0.0.0.0", "api_keys": ["k"]}).host == "0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [("models: [", "is not YAML"), ("- a", "must be a mapping"), (None, "cannot be read")]
+)
+def test_a_file_that_is_no_config_is_named_in_the_error(tmp_path: Path, content: str | None, words: str) -> None:
+    """The message starts with the path."""
+    path = tmp_path / "cluster.yaml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(InvalidRequest, match=words) as fault:
+        load_config(path)
+    assert str(fault.value).startswith(str(path))
+
+
+def test_a_file_and_plain_data_give_the_same_config(tmp_path: Path) -> None:
+    """`serve run`, a Serve config file and `kvist serve --config` build the same graph."""
+    path = tmp_path / "cluster.yaml"
+    path.write_text("models:\n  - name: tiny\n    source: tiny\n")
+    assert load_config(path) == parse_config(ONE)
+
+
+def test_every_served_name_has_its_own_rules() -> None:
+    """A variant serves the same replicas with another switch."""
+    config = parse_config({"models": [{"name": "a", "variants": {"raw": {"strip_anthropic_preamble": False}}}]})
+    rules = config.models[0].served_names()
+    assert (rules["a"].strip_anthropic_preamble, rules["raw"].strip_anthropic_preamble) == (True, False)
+
+
+def test_a_tensor_and_pipeline_parallel_engine_needs_their_product_of_gpus() -> None:
+    """TP 4 × PP 2 is eight GPUs in one placement group."""
+    arguments = {"tensor_parallel_size": 4, "pipeline_parallel_size": 2}
+    assert parse_config({"models": [{"name": "a", "engine_args": arguments}]}).models[0].gpus == 8
