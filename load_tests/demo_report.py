@@ -32,7 +32,7 @@ def as_data(arms: ArmsResult, routing: dict[str, RoutingSummary]) -> dict[str, A
 def table(data: dict[str, Any]) -> str:
     """What a person reads."""
     lines = [
-        f"An agent prompt of {data['prompt_tokens']:,} tokens, both APIs, {data['arms']['stable']['n']} requests an arm",
+        f"Agent prompt of {data['prompt_tokens']:,} tokens, both APIs, {data['arms']['stable']['n']} requests an arm",
         f"{'arm':<14}{'TTFT p50 ms':>12}{'p99 ms':>10}{'cached tokens':>15}{'× stable':>10}",
     ]
     ratios = {"stable": 1.0, "varying": data["ratio_varying"], "stripped": data["ratio_stripped"]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import ray
 from fastapi import FastAPI
 from ray import serve
 from ray.serve.config import RequestRouterConfig
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from ray.serve.handle import DeploymentHandle
 
-CHUNKS, CHUNK_GAP_S = 160, 0.05
+CHUNKS, CHUNK_GAP_S = 80, 0.05
 REPLICAS, SLOTS = 3, 4
 
 
@@ -55,10 +56,17 @@ class Front:
         app.add_api_route("/call", self.call)
         app.add_api_route("/siblings", self.siblings)
         app.add_api_route("/stream", self.stream)
+        app.add_api_route("/ongoing", self.ongoing)
         return app
 
     async def members(self) -> list[str]:
         return self._members
+
+    async def ongoing(self) -> list[int]:
+        """Slots in use, as each replica itself counts them."""
+        names = [f"SERVE_REPLICA::regressions#Who#{uid}" for uid in self._members]
+        actors = [ray.get_actor(name, namespace="serve") for name in names]
+        return [int(await actor.get_num_ongoing_requests.remote()) for actor in actors]
 
     async def call(self, target: str) -> dict[str, Any]:
         routed: list[str] = []
