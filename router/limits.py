@@ -29,6 +29,14 @@ INDEX_MARGIN_BLOCKS: Final = 1_024  # beyond a replica's pool, for what one fram
 INDEX_OFFLOADED_BLOCKS: Final = 16_777_216  # per replica, host memory and disk together
 RESERVATION_TTL_S: Final = 3_600.0
 MAX_RESERVATIONS: Final = 65_536
+LOAD_SETTLE_S: Final = 0.1  # a request sent later than this before a gauge may not be in it yet
+ACCURACY_WINDOW_S: Final = 300.0
+
+# Sockets to replicas (router/subscriber.py).
+TICK_INTERVAL_S: Final = 0.1
+SUBSCRIBER_HWM_FRAMES: Final = 10_000
+SUBSCRIBER_BATCH: Final = 64  # messages of one socket before others get their turn
+REQUESTS_HWM: Final = 4
 
 # Engine events (workers/kv_events.py, workers/relay.py).
 MAX_ENGINE_BATCH_BYTES: Final = 64 * 2**20

@@ -5,8 +5,8 @@ Rules run in this order; each is one function from conversation to conversation 
 attribution_line    volatile lines leave the system text (why: cluster/prompt/preamble.py)
 volatile_line       the same for the patterns an operator added
 equivalent_forms    a message without content is no message, a system text without text is none
-leading_system      system messages before the first answer belong to the system text: there they stand at the same place
-                    in every later turn, and in every session on the same repository
+leading_system      system messages before the first answer belong to the system text: there they stand at the same
+                    place in every later turn, and in every session on the same repository
 
 None of them touches the text of users or assistants, and all are idempotent.
 """
@@ -60,16 +60,21 @@ class Canonicaliser:
 
 
 def equivalent_forms(conversation: Conversation) -> tuple[Conversation, tuple[Change, ...]]:
-    """Drop messages without blocks and empty system blocks. (A string and one text block are alike since parsing.)"""
-    changes = [
-        *(_dropped(f"system[{i}]") for i, block in enumerate(conversation.system) if not block.text),
-        *(_dropped(f"messages[{i}]") for i, message in enumerate(conversation.messages) if not message.blocks),
-    ]
+    """Drop messages without blocks and empty blocks of system text. (A string is one text block since parsing.)"""
+    changes: list[Change] = []
+    system = _nonempty(conversation.system, "system", changes)
+    messages: list[Message] = []
+    for i, message in enumerate(conversation.messages):
+        blocks = message.blocks
+        if message.role == "system":
+            blocks = _nonempty(blocks, f"messages[{i}].content", changes)
+        if blocks:
+            messages.append(message if blocks is message.blocks else Message(message.role, blocks))
+        else:
+            changes.append(_dropped(f"messages[{i}]"))
     if not changes:
         return conversation, ()
-    system = tuple(block for block in conversation.system if block.text)
-    messages = tuple(message for message in conversation.messages if message.blocks)
-    return replace(conversation, system=system, messages=messages), tuple(changes)
+    return replace(conversation, system=system, messages=tuple(messages)), tuple(changes)
 
 
 def leading_system(conversation: Conversation) -> tuple[Conversation, tuple[Change, ...]]:
@@ -118,6 +123,12 @@ def _head_length(conversation: Conversation) -> int:
     """How many messages precede the first assistant turn."""
     roles = (i for i, message in enumerate(conversation.messages) if message.role == "assistant")
     return next(roles, len(conversation.messages))
+
+
+def _nonempty(blocks: tuple[Text, ...], path: str, changes: list[Change]) -> tuple[Text, ...]:
+    empty = [i for i, block in enumerate(blocks) if not block.text]
+    changes.extend(_dropped(f"{path}[{i}]") for i in empty)
+    return tuple(block for block in blocks if block.text) if empty else blocks
 
 
 def _dropped(path: str) -> Change:

@@ -39,10 +39,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hints(msgspec.Struct, frozen=True, kw_only=True):
-    """What may help routing or logs and never reaches the prompt."""
+    """What may help routing or logs and never reaches the prompt. `ignored` are names of unknown body fields."""
 
     session: str = ""
     client: str = ""
+    ignored: tuple[str, ...] = ()
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +56,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     hints: Hints = Hints()
     stream: bool = False
+    stream_usage: bool = False
 
 
 class Change(msgspec.Struct, frozen=True):

@@ -1,8 +1,8 @@
 """Rule 1: lines that change while the instructions do not.
 
-Coding agents put an attribution line (`x-anthropic-billing-header: cc_version=...`) into the system text. It differs per
-version, per first prompt and in older clients per request, and it stands at token 0: every block after it would be cold.
-The line goes, whatever its fields; all other text stays. The caller passes system text only, never a user's words.
+Coding agents put an attribution line (`x-anthropic-billing-header: cc_version=...`) into the system text. It differs
+per version, per first prompt and in older clients per request, and it stands at token 0: every block after it would be
+cold. The line goes, whatever its fields; all other text stays. Callers pass system text only, never a user's words.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LinePattern:
             raise ModelUnusable(f"volatile_lines: {pattern!r} is not an RE2 pattern") from error
 
     def strip(self, text: str) -> Stripped:
-        """O(len(text)). Idempotent up to lines that only form when another one goes, which whole lines never do."""
+        """Linear in the text. Idempotent: whole lines go, so what is left starts its lines as before."""
         removed = tuple(match.group(0) for match in self._regex.finditer(text))
         return Stripped(self._regex.sub("", text) if removed else text, removed)
 

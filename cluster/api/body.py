@@ -1,0 +1,172 @@
+"""From body bytes to checked fields: what both protocols share.
+
+The body is scanned once into raw fields; only fields that the protocol knows are decoded, straight into typed structs.
+Unknown fields are never decoded: they cannot reach anything. Every complaint names its field.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from cluster.prompt.conversation import Text
+from router.errors import InvalidRequest, RequestTooLarge
+from router.limits import (
+    MAX_BLOCKS_PER_MESSAGE,
+    MAX_BODY_BYTES,
+    MAX_HINT_CHARS,
+    MAX_IGNORED_FIELDS,
+    MAX_JSON_DEPTH,
+    MAX_MESSAGES,
+    MAX_STOP_SEQUENCE_CHARS,
+    MAX_STOP_SEQUENCES,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+Fields = dict[str, msgspec.Raw]
+
+# What steers an engine behind the protocol's back: refused, so that nobody believes it was obeyed.
+ENGINE_FIELDS: Final = frozenset(
+    {
+        "add_generation_prompt", "add_special_tokens", "bad_words", "cache_salt", "chat_template",
+        "chat_template_kwargs", "continue_final_message", "guided_choice", "guided_grammar", "guided_json",
+        "guided_regex", "include_stop_str_in_output", "kv_transfer_params", "logits_processors",
+        "mm_processor_kwargs", "nvext", "prompt_logprobs", "prompt_token_ids", "skip_special_tokens",
+        "structured_outputs", "vllm_xargs",
+    }
+)  # fmt: skip
+# Their types bound their depth; what a block holds beside them is skipped unread.
+_TYPED_THROUGHOUT: Final = frozenset({"messages", "system"})
+
+
+class Block(msgspec.Struct):
+    """A content block or part; only text is served, other types are told apart by name."""
+
+    type: str
+    text: str | None = None
+
+
+class RawMessage(msgspec.Struct):
+    """A message as both protocols send it; the last two are chat's, here to be refused."""
+
+    role: str
+    content: str | list[Block] | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+    function_call: msgspec.Raw | None = None
+
+
+def read_fields(body: bytes, known: Collection[str]) -> tuple[Fields, tuple[str, ...]]:
+    """The known fields undecoded, and the names of the others (bounded). One pass over `body`.
+
+    Raises `RequestTooLarge`, or `InvalidRequest` for malformed or too deep JSON and for engine-private fields.
+    """
+    if len(body) > MAX_BODY_BYTES:
+        raise RequestTooLarge(f"request body exceeds {MAX_BODY_BYTES} bytes")
+    fields: Fields = decode(body, Fields, "body")
+    private = sorted(ENGINE_FIELDS & fields.keys())
+    if private:
+        raise InvalidRequest(f"{private[0]}: this field belongs to an engine and cannot be set by a request")
+    for name in fields.keys() - _TYPED_THROUGHOUT:
+        check_depth(fields[name], name)
+    ignored = sorted(name[:MAX_HINT_CHARS] for name in fields.keys() - set(known))[:MAX_IGNORED_FIELDS]
+    return fields, tuple(ignored)
+
+
+def decode(raw: bytes | msgspec.Raw, kind: Any, path: str) -> Any:
+    """`raw` as `kind`. Raises `InvalidRequest` that says where."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        problem, _, where = str(error).partition(" - at `$")
+        raise InvalidRequest(f"{path}{where.rstrip('`')}: {problem}") from None
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"{path}: not valid JSON: {error}") from None
+    except RecursionError:
+        raise InvalidRequest(f"{path}: nested too deeply") from None
+
+
+def optional(fields: Fields, name: str, kind: Any) -> Any:
+    """The decoded field; None when it is absent or null."""
+    raw = fields.get(name)
+    return None if raw is None else decode(raw, kind | None, name)
+
+
+def required(fields: Fields, name: str, kind: Any) -> Any:
+    """The decoded field. Raises `InvalidRequest` when it is absent."""
+    raw = fields.get(name)
+    if raw is None:
+        raise InvalidRequest(f"{name}: field required")
+    return decode(raw, kind, name)
+
+
+def check_depth(value: msgspec.Raw, path: str) -> None:
+    """Refuse a value that nests deeper than a body may. Free for values without room to be deep, else linear."""
+    data = bytes(value)
+    if data.count(b"[") + data.count(b"{") < MAX_JSON_DEPTH:
+        return
+    level: list[Any] = [decode(data, Any, path)]
+    for _ in range(MAX_JSON_DEPTH):  # the body is one level itself
+        level = [child for parent in level for child in _children(parent) if isinstance(child, dict | list)]
+        if not level:
+            return
+    raise InvalidRequest(f"{path}: nested deeper than {MAX_JSON_DEPTH} levels")
+
+
+def _children(parent: Any) -> Iterable[Any]:
+    return parent.values() if isinstance(parent, dict) else parent if isinstance(parent, list) else ()
+
+
+def messages_of(fields: Fields) -> list[RawMessage]:
+    """The conversation's messages, counted. Raises `InvalidRequest`."""
+    messages: list[RawMessage] = required(fields, "messages", list[RawMessage])
+    if not messages:
+        raise InvalidRequest("messages: at least one message is required")
+    if len(messages) > MAX_MESSAGES:
+        raise InvalidRequest(f"messages: more than {MAX_MESSAGES} messages")
+    return messages
+
+
+def text_blocks(content: str | list[Block], path: str) -> tuple[Text, ...]:
+    """Text only. Raises `InvalidRequest` that names the first block of another type."""
+    if isinstance(content, str):
+        return (Text(content),)
+    if len(content) > MAX_BLOCKS_PER_MESSAGE:
+        raise InvalidRequest(f"{path}: more than {MAX_BLOCKS_PER_MESSAGE} blocks")
+    return tuple(_text_block(block, f"{path}[{i}]") for i, block in enumerate(content))
+
+
+def _text_block(block: Block, path: str) -> Text:
+    if block.type != "text":
+        raise InvalidRequest(f"{path}: content of type `{block.type[:MAX_HINT_CHARS]}` is not supported yet")
+    if block.text is None:
+        raise InvalidRequest(f"{path}.text: field required")
+    return Text(block.text)
+
+
+def within(value: float | None, path: str, *, low: float, high: float) -> float | None:
+    """`value` when it lies in [low, high] or is absent. Raises `InvalidRequest`."""
+    if value is not None and not low <= value <= high:
+        raise InvalidRequest(f"{path}: must be between {low:g} and {high:g}")
+    return value
+
+
+def stop_sequences(stops: Sequence[str], path: str) -> tuple[str, ...]:
+    """Checked stop strings, empty ones left out. Raises `InvalidRequest`."""
+    if len(stops) > MAX_STOP_SEQUENCES:
+        raise InvalidRequest(f"{path}: more than {MAX_STOP_SEQUENCES} stop sequences")
+    if any(len(stop) > MAX_STOP_SEQUENCE_CHARS for stop in stops):
+        raise InvalidRequest(f"{path}: a stop sequence has more than {MAX_STOP_SEQUENCE_CHARS} characters")
+    return tuple(stop for stop in stops if stop)
+
+
+def refuse(fields: Fields, inert: Mapping[str, Collection[object]]) -> None:
+    """Refuse fields that would change the answer and are not served, unless their value asks for nothing.
+
+    `inert` maps each field to such values, beside null.
+    """
+    for name, harmless in inert.items():
+        if name in fields and decode(fields[name], Any, name) not in (None, *harmless):
+            raise InvalidRequest(f"{name}: not supported yet")

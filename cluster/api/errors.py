@@ -1,0 +1,72 @@
+"""One table: what an error is called in each protocol, and its HTTP status."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from router.errors import (
+    ClientError,
+    InvalidRequest,
+    KvistError,
+    NoReplica,
+    PromptTooLong,
+    ReplicaError,
+    RequestTooLarge,
+    Unauthorized,
+    UnknownModel,
+)
+
+
+class Fault(NamedTuple):
+    """An error as both protocols show it."""
+
+    status: int
+    messages_type: str
+    chat_status: int
+    chat_type: str
+    chat_code: str | None
+    text: str | None = None  # None: the error's own text, which is safe for clients
+
+
+INTERNAL: Final = Fault(500, "api_error", 500, "server_error", None, "internal error")
+TABLE: Final[dict[type[KvistError], Fault]] = {
+    PromptTooLong: Fault(400, "invalid_request_error", 400, "invalid_request_error", "context_length_exceeded"),
+    InvalidRequest: Fault(400, "invalid_request_error", 400, "invalid_request_error", None),
+    Unauthorized: Fault(401, "authentication_error", 401, "invalid_request_error", "invalid_api_key"),
+    UnknownModel: Fault(404, "not_found_error", 404, "invalid_request_error", "model_not_found"),
+    RequestTooLarge: Fault(413, "request_too_large", 413, "invalid_request_error", "request_too_large"),
+    NoReplica: Fault(
+        529, "overloaded_error", 503, "server_error", "overloaded", "no replica can take the request now, try again"
+    ),
+    ReplicaError: Fault(500, "api_error", 500, "server_error", None, "the replica failed, try again"),
+    ClientError: Fault(400, "invalid_request_error", 400, "invalid_request_error", None),
+}
+# What the HTTP framework itself refuses, by status.
+HTTP_TYPES: Final = {
+    404: Fault(404, "not_found_error", 404, "invalid_request_error", "not_found", "no such path"),
+    405: Fault(405, "invalid_request_error", 405, "invalid_request_error", None, "method not allowed"),
+}
+RETRY_AFTER_S: Final = 1
+
+
+def fault_of(error: BaseException) -> Fault:
+    """The most specific row; anything not raised on purpose is internal and keeps its text to itself."""
+    return next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), INTERNAL)
+
+
+def headers_of(fault: Fault) -> dict[str, str]:
+    """A full cluster says when to come back."""
+    return {"retry-after": str(RETRY_AFTER_S)} if fault.chat_code == "overloaded" else {}
+
+
+def messages_error(fault: Fault, text: str, request_id: str) -> dict[str, Any]:
+    """The body of an error, and the data of an `error` event, in Anthropic's shape."""
+    detail = {"type": fault.messages_type, "message": fault.text or text}
+    return {"type": "error", "error": detail, "request_id": request_id}
+
+
+def chat_error(fault: Fault, text: str) -> dict[str, Any]:
+    """The same in OpenAI's shape."""
+    return {
+        "error": {"message": fault.text or text, "type": fault.chat_type, "param": None, "code": fault.chat_code},
+    }

@@ -1,0 +1,106 @@
+"""A prompt is encoded in segments, cut at the tokens a tokenizer never merges with their neighbours.
+
+So a long prompt costs only its new segments; the others come from a bounded cache. Always equal to encoding in one shot.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from cluster.prompt.template import Encoder
+
+
+class Segmenter:
+    """Encodes prompts with one model's encoder. `atoms` are texts that always become one token of their own.
+
+    Not safe for several threads at once, except `Plan.encode`, which touches no shared state.
+    """
+
+    def __init__(self, encoder: Encoder, *, atoms: Mapping[str, bytes], cache_bytes: int) -> None:
+        self._encoder = encoder
+        self._atoms = dict(atoms)
+        # Longest first, as tokenizers match: one atom may begin another.
+        longest_first = sorted(atoms, key=len, reverse=True)
+        self._cut = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if atoms else None
+        self._cache = SegmentCache(cache_bytes)
+
+    def plan(self, prompt: str) -> Plan:
+        """What of `prompt` is known, and what must be encoded. O(len(prompt))."""
+        segments = [s for s in (self._cut.split(prompt) if self._cut else [prompt]) if s]
+        known = {s: tokens for s in segments if (tokens := self._atoms.get(s) or self._cache.get(s)) is not None}
+        missing = [s for s in dict.fromkeys(segments) if s not in known]
+        return Plan(self._encoder, segments, known, missing)
+
+    def remember(self, plan: Plan) -> None:
+        """Keep what an encoded plan found out."""
+        for segment in plan.missing:
+            self._cache.put(segment, plan.known[segment])
+
+
+class Plan:
+    """One prompt on its way to tokens."""
+
+    def __init__(
+        self, encoder: Encoder, segments: Sequence[str], known: dict[str, bytes], missing: Sequence[str]
+    ) -> None:
+        self._encoder = encoder
+        self._segments = segments
+        self.known = known
+        self.missing = missing
+
+    @property
+    def missing_chars(self) -> int:
+        """How much there is to encode."""
+        return sum(map(len, self.missing))
+
+    def encode(self) -> bytes:
+        """All tokens, packed u32. Encodes what is missing; may run in a thread."""
+        if self.missing:
+            self.known.update(zip(self.missing, self._encoder.encode_batch(self.missing), strict=True))
+        return b"".join([self.known[segment] for segment in self._segments])
+
+
+class SegmentCache:
+    """Least recently used segments go first. Bounded by the bytes of texts and tokens, not by their number."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._entries: OrderedDict[str, bytes] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, segment: str) -> bytes | None:
+        """The tokens, now the most recently used."""
+        tokens = self._entries.get(segment)
+        if tokens is not None:
+            self._entries.move_to_end(segment)
+        return tokens
+
+    def put(self, segment: str, tokens: bytes) -> None:
+        """Remember, unless it alone is larger than the cache."""
+        if segment in self._entries or _cost(segment, tokens) > self._max_bytes:
+            return
+        self._entries[segment] = tokens
+        self._bytes += _cost(segment, tokens)
+        while self._bytes > self._max_bytes:
+            self._bytes -= _cost(*self._entries.popitem(last=False))
+
+    def check_integrity(self) -> None:
+        """The count of bytes is right and within its bound."""
+        assert self._bytes == sum(_cost(*entry) for entry in self._entries.items()) <= self._max_bytes
+
+    def __repr__(self) -> str:
+        return f"SegmentCache({len(self._entries)} segments, {self._bytes} of {self._max_bytes} bytes)"
+
+    def segments(self) -> Iterable[str]:
+        """Oldest first."""
+        return iter(self._entries)
+
+
+def _cost(segment: str, tokens: bytes) -> int:
+    """Characters may take four bytes in memory; the constant is what a dict entry and two objects need."""
+    return 4 * len(segment) + len(tokens) + 200
