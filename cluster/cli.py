@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from cluster.cli_events import events
 from cluster.config import ClusterConfig, load_config, parse_config
 from router.errors import KvistError
 
@@ -87,6 +88,9 @@ def demo(
 
     data, text = run_demo(out)
     typer.echo(json.dumps(data) if as_json else text)
+
+
+app.command()(events)
 
 
 class ServeOverrides:

@@ -1,0 +1,53 @@
+"""`kvist serve` as a process: what it opens, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.e2e.cluster_process import serving, tiny
+from tests.e2e.processes import marked, wait_until_gone
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.ray, pytest.mark.vllm]
+
+LEAVES_NOTHING_WITHIN_S = 15.0
+
+
+def test_after_kill_9_no_process_that_inherited_its_environment_is_left(tmp_path: Path) -> None:
+    """EngineCore, raylet, agents, HAProxy and the watchdog itself are gone 15 s later."""
+    with serving(tiny(replicas=1), tmp_path) as serve:
+        commands = " ".join(marked(serve.mark).values())
+        for expected in ("raylet", "gcs_server", "haproxy", "EngineCore", "cluster.supervisor"):
+            assert expected in commands
+        serve.end(signal.SIGKILL)
+        assert wait_until_gone(serve.mark, LEAVES_NOTHING_WITHIN_S) == {}
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_end_everything_with_code_0(tmp_path: Path, signum: int) -> None:
+    """A clean stop is not an error."""
+    with serving(tiny(engine="sim", engine_args={}), tmp_path) as serve:
+        assert serve.end(signum) == 0
+        assert wait_until_gone(serve.mark, LEAVES_NOTHING_WITHIN_S) == {}
+
+
+def test_a_cluster_of_one_machine_listens_on_loopback_only(tmp_path: Path) -> None:
+    """Except Serve's gRPC port between replicas, which has no address option and asks for the cluster's token."""
+    with serving(tiny(engine="sim", engine_args={}), tmp_path) as serve:
+        pids = marked(serve.mark)
+        beyond = listeners_beyond_loopback(pids)
+        assert all("ServeReplica" in pids[listener.pid] for listener in beyond)
+
+
+def listeners_beyond_loopback(pids: dict[int, str]) -> list[psutil._common.sconn]:
+    return [
+        c
+        for c in psutil.net_connections("tcp")
+        if c.status == psutil.CONN_LISTEN and c.pid in pids and not c.laddr.ip.startswith(("127.", "::1"))
+    ]
