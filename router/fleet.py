@@ -1,0 +1,335 @@
+"""One model deployment as one ingress sees it: streams, index, loads and choice, composed. Sans-IO.
+
+The shell passes in what sockets bring and performs the actions that come out; nothing here waits. A choice selects and
+reserves in one synchronous step, so that two requests can never both take the same idle replica for free.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from router.errors import NoReplica, WireError
+from router.feed import Apply, Feed, FeedAction, RequestSnapshot, Reset, State
+from router.index import Depth, Index, IndexOverflow, held
+from router.limits import INDEX_MARGIN_BLOCKS, INDEX_OFFLOADED_BLOCKS
+from router.load import Loads, PrefillRate, ReplicaLoad, Reservation
+from router.policy import Candidate, LeastTime, Policy, Question, Score
+from router.replicas import Accuracy, PromptBlocks, ReplicaInfo, ReplicaStatus, problems_of
+from router.wire import decode_chunk, decode_frame, encode_snapshot_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from router.wire import Frame, SnapshotChunk
+
+Message = TypeVar("Message", "Frame", "tuple[SnapshotChunk, int]")
+
+NOTHING: Final = Depth(0, 0, 0)
+NONCES_PER_JOIN: Final = 2**24
+
+
+class Action(NamedTuple):
+    """Send these bytes to the replica's snapshot socket."""
+
+    replica: str
+    request: bytes
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Where a prompt goes. `predicted_cached_tokens` is for `candidates[0]`, as the engine itself will count them."""
+
+    reservation: int
+    candidates: tuple[str, ...]
+    predicted_cached_tokens: int
+    scores: tuple[Score, ...]
+
+
+class _Member:
+    """One replica: what it said of itself, its stream, and how true our picture of it proved."""
+
+    __slots__ = ("accuracy", "bad_messages", "block_size", "feed", "info", "load", "name")
+
+    def __init__(self, info: ReplicaInfo, feed: Feed, load: ReplicaLoad) -> None:
+        self.info = info
+        self.name = info.replica
+        self.block_size = info.block_size
+        self.feed = feed
+        self.load = load
+        self.accuracy = Accuracy()
+        self.bad_messages = 0
+
+
+class Fleet:
+    """All replicas of one model deployment.
+
+    Loop-confined: every method is synchronous and called on one thread, with `now` in monotonic seconds that never
+    decrease. Messages of unknown replicas and malformed ones change nothing and are counted.
+    """
+
+    def __init__(self, *, model: str = "", policy: Policy | None = None) -> None:
+        self.model = model
+        self._policy = policy or LeastTime()
+        self._members: dict[str, _Member] = {}
+        self._indexes: dict[int, Index] = {}
+        self._loads = Loads()
+        self._rate = PrefillRate()
+        self._joins = 0
+        self._turn = 0
+
+    def __repr__(self) -> str:
+        return f"<Fleet {self.model} replicas={len(self._members)} {self._loads!r} {self._rate!r}>"
+
+    @property
+    def block_sizes(self) -> frozenset[int]:
+        """Sizes that a prompt must be hashed with."""
+        return frozenset(self._indexes)
+
+    @property
+    def routable(self) -> tuple[str, ...]:
+        """Replicas whose lease holds, fenced ones included."""
+        return tuple([name for name, member in self._members.items() if member.feed.alive])
+
+    @property
+    def open_reservations(self) -> int:
+        """Requests chosen for and not finished."""
+        return len(self._loads)
+
+    def join(self, info: ReplicaInfo, now: float) -> list[Action]:
+        """A replica exists. The same news again changes nothing; other news of the same replica starts it afresh."""
+        name = info.replica
+        known = self._members.get(name)
+        if known is not None:
+            if known.info == info:
+                return []
+            self._forget(name)
+        self._joins += 1
+        feed = Feed(
+            incarnation=info.incarnation,
+            block_size=info.block_size,
+            max_blocks=info.pool_blocks + INDEX_MARGIN_BLOCKS + INDEX_OFFLOADED_BLOCKS,
+            now=now,
+            first_nonce=self._joins * NONCES_PER_JOIN,
+        )
+        self._loads.add(name)
+        member = self._members[name] = _Member(info, feed, self._loads[name])
+        self._indexes.setdefault(info.block_size, Index()).add(name, pool_blocks=info.pool_blocks)
+        return self._perform(member, feed.tick(now), now)
+
+    def leave(self, replica: str, now: float) -> None:
+        """A replica is gone, with its blocks. Its open reservations stay until they are finished."""
+        del now
+        if replica in self._members:
+            self._forget(replica)
+            self._loads.drop(replica)
+
+    def on_frame(self, replica: str, data: bytes, now: float) -> list[Action]:
+        """Take an event frame as it came from the replica's socket."""
+        member = self._members.get(replica)
+        frame = self._decoded(member, data, decode_frame)
+        if member is None or frame is None:
+            return []
+        if frame.replica != replica:
+            member.bad_messages += 1
+            return []
+        actions = member.feed.on_frame(frame, now)
+        if frame.incarnation == member.feed.incarnation:
+            self._loads.on_gauge(replica, frame.load, now)
+        return self._perform(member, actions, now)
+
+    def on_chunk(self, replica: str, data: bytes, now: float) -> list[Action]:
+        """Take a part of a snapshot as it came from the replica's socket."""
+        member = self._members.get(replica)
+        answer = self._decoded(member, data, decode_chunk)
+        if member is None or answer is None:
+            return []
+        chunk, nonce = answer
+        if chunk.replica != replica:
+            member.bad_messages += 1
+            return []
+        return self._perform(member, member.feed.on_chunk(chunk, nonce, now), now)
+
+    def tick(self, now: float) -> list[Action]:
+        """Let time pass for all streams and reservations. Call every 100 ms, after handling what has arrived."""
+        self._loads.sweep(now)
+        actions: list[Action] = []
+        for member in self._members.values():
+            actions += self._perform(member, member.feed.tick(now), now)
+        return actions
+
+    def choose(self, prompt: PromptBlocks, now: float, *, exclude: frozenset[str] = frozenset()) -> Decision:
+        """Select and reserve. Every routable replica outside `exclude` is a candidate; raises `NoReplica` without any.
+
+        The reservation must be finished once, whatever becomes of the request. O(replicas · log prompt).
+        """
+        chosen = [
+            one for one in self._members.values() if one.feed.state is not State.EXPIRED and one.name not in exclude
+        ]
+        if not chosen:
+            raise NoReplica("no replica is routable now")
+        candidates = self._candidates(chosen, prompt)
+        root = next((hashes[0] for hashes in prompt.hashes.values() if hashes), 0)
+        question = Question(prompt.prompt_tokens, root, self._turn, self._rate.tokens_per_s)
+        scores = self._policy.rank(candidates.values(), question)
+        self._turn += 1
+        best = scores[0]
+        hashes = prompt.hashes.get(self._members[best.replica].block_size, ())
+        reservation = self._reservation(candidates[best.replica], hashes, best.cached_tokens, prompt.prompt_tokens, now)
+        return Decision(
+            self._loads.reserve(reservation), tuple([score.replica for score in scores]), best.cached_tokens, scores
+        )
+
+    def moved(self, reservation: int, replica: str, now: float) -> None:
+        """The request went to another replica than the first candidate; its load goes with it."""
+        del now
+        was = self._loads.find(reservation)
+        member = self._members.get(replica)
+        if was is None or member is None or was.replica == replica:
+            return
+        size = member.block_size
+        prompt = PromptBlocks(was.prompt_tokens, {size: was.hashes if was.block_size == size else ()})
+        candidate = self._candidates([member], prompt)[replica]
+        score = self._policy.rank([candidate], Question(was.prompt_tokens, 0, 0, self._rate.tokens_per_s))[0]
+        moved = self._reservation(candidate, prompt.hashes[size], score.cached_tokens, was.prompt_tokens, was.made_at)
+        moved.prefilling = was.prefilling
+        self._loads.move(reservation, moved)
+
+    def first_token(self, reservation: int, cached_tokens: int, now: float) -> None:
+        """The prompt is computed, of which the engine took `cached_tokens` from its cache. Later calls say nothing."""
+        done = self._loads.first_token(reservation)
+        if done is None:
+            return
+        computed = done.ahead_tokens + done.prompt_tokens - cached_tokens
+        self._rate.observe(tokens=computed, elapsed_s=now - done.made_at)
+        member = self._members.get(done.replica)
+        if member is not None:
+            member.accuracy.note(predicted=done.predicted_cached_tokens, actual=cached_tokens, now=now)
+
+    def finish(self, reservation: int, now: float) -> None:
+        """The request has ended, in whatever way. Safe to call again."""
+        del now
+        self._loads.release(reservation)
+
+    def status(self, now: float) -> list[ReplicaStatus]:
+        """What operators see, per replica."""
+        return [self._status_of(member, now) for member in self._members.values()]
+
+    def check_integrity(self) -> None:
+        """Raise `KvistBug` when any part contradicts itself. O(all blocks)."""
+        self._loads.check_integrity()
+        for index in self._indexes.values():
+            index.check_integrity()
+        for member in self._members.values():
+            member.feed.check_integrity()
+
+    def resident(self, replica: str) -> dict[str, frozenset[int]]:
+        """A copy of the blocks shown for a known replica, by medium, for tests and comparisons. O(its blocks)."""
+        return self._index_of(self._members[replica]).resident(replica)
+
+    def fenced(self, replica: str) -> bool:
+        """Whether a known replica gets no locality credit now."""
+        return self._members[replica].feed.fenced
+
+    def _index_of(self, member: _Member) -> Index:
+        return self._indexes[member.block_size]
+
+    def _forget(self, name: str) -> None:
+        size = self._members.pop(name).block_size
+        self._indexes[size].drop(name)
+        if all(member.block_size != size for member in self._members.values()):
+            del self._indexes[size]
+
+    @staticmethod
+    def _decoded(member: _Member | None, data: bytes, decode: Callable[[bytes], Message]) -> Message | None:
+        if member is None:
+            return None
+        try:
+            return decode(data)
+        except WireError:
+            member.bad_messages += 1
+            return None
+
+    def _perform(self, member: _Member, actions: list[FeedAction], now: float) -> list[Action]:
+        index, name = self._index_of(member), member.name
+        out: list[Action] = []
+        for action in actions:
+            match action:
+                case Apply(ops):
+                    try:
+                        index.apply(name, ops)
+                    except IndexOverflow:
+                        return self._perform(member, member.feed.on_overflow(now), now)
+                case Reset():
+                    index.clear(name)
+                case RequestSnapshot(nonce):
+                    out.append(Action(name, encode_snapshot_request(nonce)))
+        return out
+
+    def _candidates(self, members: list[_Member], prompt: PromptBlocks) -> dict[str, Candidate]:
+        found: dict[str, Candidate] = {}
+        for size, index in self._indexes.items():
+            hashes = prompt.hashes.get(size, ())
+            deepest_first: Sequence[int] = ()
+            same = [member for member in members if member.block_size == size]
+            believed = [member.name for member in same if member.feed.state is State.LIVE]
+            depths = index.match(hashes, believed)
+            for member in same:
+                name, load = member.name, member.load
+                depth = depths.get(name, NOTHING)
+                end, coming = depth.disk, 0
+                ahead = load.inflight_blocks
+                if ahead and end < len(hashes) and hashes[end] in ahead and member.feed.state is State.LIVE:
+                    deepest_first = deepest_first or hashes[::-1]
+                    coming = held(deepest_first, ahead, start=end) - end
+                found[name] = Candidate(name, size, depth, coming, load.backlog_tokens(), load.running())
+        return found
+
+    @staticmethod
+    def _reservation(
+        candidate: Candidate, hashes: Sequence[int], cached_tokens: int, prompt_tokens: int, made_at: float
+    ) -> Reservation:
+        return Reservation(
+            replica=candidate.replica,
+            block_size=candidate.block_size,
+            prompt_tokens=prompt_tokens,
+            predicted_cached_tokens=cached_tokens,
+            ahead_tokens=candidate.backlog_tokens,
+            hashes=hashes,
+            first_hashes=hashes[candidate.depth.disk + candidate.coming_blocks :],
+            made_at=made_at,
+        )
+
+    def _status_of(self, member: _Member, now: float) -> ReplicaStatus:
+        info, feed, load = member.info, member.feed, member.load
+        predicted, actual = member.accuracy.totals(now)
+        return ReplicaStatus(
+            replica=info.replica,
+            model=info.model,
+            state=feed.state.value,
+            incarnation=feed.incarnation,
+            routable=feed.alive,
+            fenced=feed.fenced,
+            block_size=info.block_size,
+            pool_blocks=info.pool_blocks,
+            blocks=self._index_of(member).blocks(info.replica),
+            silence_s=feed.silence_s(now),
+            behind_frames=feed.behind,
+            bad_messages=member.bad_messages,
+            open_reservations=len(load.inflight),
+            backlog_tokens=load.backlog_tokens(),
+            predicted_cached_tokens=predicted,
+            actual_cached_tokens=actual,
+            counters=dict(feed.counters),
+            problems=problems_of(feed, member.bad_messages, predicted=predicted, actual=actual),
+        )
+
+
+__all__ = [
+    "Action",
+    "Decision",
+    "Fleet",
+    "PromptBlocks",
+    "ReplicaInfo",
+    "ReplicaStatus",
+]

@@ -1,0 +1,207 @@
+"""What each replica has to do: its own gauge, and what this ingress has sent it since.
+
+A reservation is made with the choice and released exactly once, whatever becomes of the request. It carries the prompt
+tokens the replica has to compute, and the blocks it computes first: a sibling that comes a moment later finds them
+here, before any event tells of them. (Should two requests claim one block, the first to end takes it from the set: it
+is a hint, and may be missing, but never stays.)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from router.errors import KvistBug
+from router.limits import LOAD_SETTLE_S, MAX_RESERVATIONS, RESERVATION_TTL_S
+from router.wire import Load
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RATE_DEFAULT: Final = 10_000.0
+RATE_LOW, RATE_HIGH = 100.0, 10_000_000.0
+RATE_WEIGHT: Final = 0.1
+RATE_MIN_TOKENS: Final = 2_048
+
+IDLE: Final = Load(0, 0, 0, 0, 0)
+
+
+class Reservation(msgspec.Struct):
+    """One request on its way. `first_hashes` are the blocks that no earlier request on the replica provides."""
+
+    replica: str
+    block_size: int
+    prompt_tokens: int
+    predicted_cached_tokens: int
+    ahead_tokens: int
+    hashes: Sequence[int]
+    first_hashes: Sequence[int]
+    made_at: float
+    prefilling: bool = True
+
+    @property
+    def uncached_tokens(self) -> int:
+        return self.prompt_tokens - self.predicted_cached_tokens
+
+
+class ReplicaLoad:
+    """The load of one replica as this ingress knows it."""
+
+    __slots__ = ("fresh", "fresh_tokens", "gauge", "inflight", "inflight_blocks", "prefill_tokens")
+
+    def __init__(self) -> None:
+        self.gauge = IDLE
+        self.inflight: dict[int, Reservation] = {}
+        self.inflight_blocks: set[int] = set()
+        self.prefill_tokens = 0  # of own requests without a first token
+        self.fresh: dict[int, int] = {}  # reservation → its tokens that the gauge may not count yet
+        self.fresh_tokens = 0
+
+    def backlog_tokens(self) -> int:
+        """Prompt tokens to compute before a new request: the gauge and what it cannot know, or all of our own."""
+        return max(self.gauge.backlog_tokens + self.fresh_tokens, self.prefill_tokens)
+
+    def running(self) -> int:
+        """Requests that share the replica's steps."""
+        return max(self.gauge.running + self.gauge.waiting + len(self.fresh), len(self.inflight))
+
+
+class Loads:
+    """Loads of all replicas and all open reservations. At most MAX_RESERVATIONS, none older than RESERVATION_TTL_S."""
+
+    def __init__(self) -> None:
+        self._replicas: dict[str, ReplicaLoad] = {}
+        self._open: dict[int, Reservation] = {}  # oldest first
+        self._next = 1
+        self.lost = 0
+
+    def __repr__(self) -> str:
+        return f"<Loads replicas={len(self._replicas)} open={len(self._open)} lost={self.lost}>"
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __getitem__(self, replica: str) -> ReplicaLoad:
+        return self._replicas[replica]
+
+    def add(self, replica: str) -> None:
+        """Know a replica; one that is known keeps its reservations."""
+        self._replicas.setdefault(replica, ReplicaLoad())
+
+    def drop(self, replica: str) -> None:
+        """Forget a replica. Its open reservations stay until they are released."""
+        self._replicas.pop(replica, None)
+
+    def on_gauge(self, replica: str, gauge: Load, now: float) -> None:
+        """Take the replica's own account. O(requests it now counts)."""
+        load = self._replicas[replica]
+        load.gauge = gauge
+        while load.fresh:
+            oldest = next(iter(load.fresh))
+            if load.inflight[oldest].made_at > now - LOAD_SETTLE_S:
+                break
+            load.fresh_tokens -= load.fresh.pop(oldest)
+
+    def reserve(self, reservation: Reservation) -> int:
+        """Open a reservation on a known replica; the token that releases it, once. O(its first blocks)."""
+        while len(self._open) >= MAX_RESERVATIONS:
+            self._lose(next(iter(self._open)))
+        token, self._next = self._next, self._next + 1
+        self._open[token] = reservation
+        self._attach(token, reservation)
+        return token
+
+    def find(self, token: int) -> Reservation | None:
+        """The open reservation, if it is still open."""
+        return self._open.get(token)
+
+    def move(self, token: int, replacement: Reservation) -> None:
+        """Put an open reservation on another known replica, under the same token and age."""
+        self._detach(token, self._open[token])
+        self._open[token] = replacement
+        self._attach(token, replacement)
+
+    def first_token(self, token: int) -> Reservation | None:
+        """Its prompt is computed: it is no backlog any more. None when that was known, or the token is not open."""
+        reservation = self._open.get(token)
+        if reservation is None or not reservation.prefilling:
+            return None
+        load = self._replicas.get(reservation.replica)
+        if load is not None and token in load.inflight:
+            self._settle(load, token, reservation)
+        reservation.prefilling = False
+        return reservation
+
+    def release(self, token: int) -> Reservation | None:
+        """Close a reservation. Safe to call again: then, and for unknown tokens, None."""
+        reservation = self._open.pop(token, None)
+        if reservation is not None:
+            self._detach(token, reservation)
+        return reservation
+
+    def sweep(self, now: float) -> None:
+        """Release what was never finished. O(what is released)."""
+        while self._open:
+            oldest = next(iter(self._open))
+            if self._open[oldest].made_at > now - RESERVATION_TTL_S:
+                break
+            self._lose(oldest)
+
+    def check_integrity(self) -> None:
+        """Raise `KvistBug` when a sum is not the sum of its open reservations. O(open reservations)."""
+        for name, load in self._replicas.items():
+            mine = {token: one for token, one in self._open.items() if one.replica == name and token in load.inflight}
+            blocks: set[int] = set().union(*(one.first_hashes for one in mine.values()))
+            if (
+                mine != load.inflight
+                or load.prefill_tokens != sum(one.uncached_tokens for one in mine.values() if one.prefilling)
+                or load.fresh_tokens != sum(load.fresh.values())
+                or not load.fresh.keys() <= mine.keys()
+                or not load.inflight_blocks <= blocks
+            ):
+                raise KvistBug(f"{name}: the load is not the sum of its reservations")
+
+    def _lose(self, token: int) -> None:
+        self.lost += 1
+        self.release(token)
+
+    def _attach(self, token: int, reservation: Reservation) -> None:
+        load = self._replicas[reservation.replica]
+        load.inflight[token] = reservation
+        load.inflight_blocks.update(reservation.first_hashes)
+        if reservation.prefilling:
+            load.prefill_tokens += reservation.uncached_tokens
+            load.fresh[token] = reservation.uncached_tokens
+            load.fresh_tokens += reservation.uncached_tokens
+
+    def _detach(self, token: int, reservation: Reservation) -> None:
+        load = self._replicas.get(reservation.replica)
+        if load is None or load.inflight.pop(token, None) is None:
+            return  # the replica left, and maybe came back without this request
+        load.inflight_blocks.difference_update(reservation.first_hashes)
+        if reservation.prefilling:
+            self._settle(load, token, reservation)
+
+    @staticmethod
+    def _settle(load: ReplicaLoad, token: int, reservation: Reservation) -> None:
+        load.prefill_tokens -= reservation.uncached_tokens
+        load.fresh_tokens -= load.fresh.pop(token, 0)
+
+
+class PrefillRate:
+    """Prompt tokens per second, learnt from observed times to first token. Starts at `RATE_DEFAULT`."""
+
+    def __init__(self) -> None:
+        self.tokens_per_s = RATE_DEFAULT
+
+    def __repr__(self) -> str:
+        return f"<PrefillRate {self.tokens_per_s:.0f} tokens/s>"
+
+    def observe(self, *, tokens: int, elapsed_s: float) -> None:
+        """Take one request whose first token came after the replica had computed `tokens`. Small ones say nothing."""
+        if tokens < RATE_MIN_TOKENS or elapsed_s <= 0:
+            return
+        seen = min(max(tokens / elapsed_s, self.tokens_per_s / 4), self.tokens_per_s * 4)
+        mixed = self.tokens_per_s + RATE_WEIGHT * (seen - self.tokens_per_s)
+        self.tokens_per_s = min(max(mixed, RATE_LOW), RATE_HIGH)

@@ -1,0 +1,106 @@
+"""Which replica should take a prompt: the one whose predicted time to first token is least.
+
+    time = (backlog + uncached) / prefill rate + cost of the decodes that share its steps
+
+Scores closer than `tie_s` are equal; equal scores break by rendezvous hash of the prefix root, so that cold prompts
+spread and the same one returns to the same replica. No randomness: equal inputs give equal rankings.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import msgspec
+import xxhash
+
+from router.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from router.index import Depth
+
+
+class Candidate(NamedTuple):
+    """One routable replica. `depth` counts resident blocks, `coming_blocks` those that requests in flight add to it."""
+
+    replica: str
+    block_size: int
+    depth: Depth
+    coming_blocks: int
+    backlog_tokens: int
+    running: int
+
+
+class Question(NamedTuple):
+    """What is to be placed. `root` is the first block's hash, 0 for a prompt without one; `turn` counts choices."""
+
+    prompt_tokens: int
+    root: int
+    turn: int
+    tokens_per_s: float
+
+
+class Score(NamedTuple):
+    """The predicted time to first token on one replica, and what it was made of."""
+
+    replica: str
+    cost_s: float
+    cached_tokens: int
+    backlog_tokens: int
+
+
+class Policy(Protocol):
+    """A rule of choice: pure, deterministic, every candidate ranked exactly once, best first."""
+
+    def rank(self, candidates: Iterable[Candidate], question: Question) -> tuple[Score, ...]: ...
+
+
+class LeastTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The rule above. A credit is the share of a block's computation that finding it in that tier saves."""
+
+    gpu_credit: float = 1.0
+    cpu_credit: float = 0.75
+    disk_credit: float = 0.5
+    decode_cost_s: float = 0.002
+    tie_s: float = 0.001
+
+    def rank(self, candidates: Iterable[Candidate], question: Question) -> tuple[Score, ...]:
+        """O(n log n) over the candidates."""
+        prompt_tokens, root, _, tokens_per_s = question
+        ranked = []
+        digest = xxhash.xxh3_64_intdigest
+        for candidate in candidates:
+            replica, block_size, (gpu, cpu, disk), coming, backlog, running = candidate
+            cached = min((disk + coming) * block_size, cacheable_tokens(prompt_tokens, block_size))
+            dearer = (1.0 - self.cpu_credit) * (cpu - gpu) + (1.0 - self.disk_credit) * (disk - cpu)
+            dearer += (1.0 - self.gpu_credit) * (gpu + coming)
+            tokens = backlog + prompt_tokens - cached + dearer * block_size
+            cost_s = tokens / tokens_per_s + running * self.decode_cost_s
+            score = Score(replica, cost_s, cached, backlog)
+            ranked.append((round(cost_s / self.tie_s), digest(replica.encode(), root), replica, score))
+        ranked.sort()
+        return tuple([entry[3] for entry in ranked])
+
+
+class RoundRobin(msgspec.Struct, frozen=True):
+    """Each in turn, whatever it holds: the yardstick that locality is measured against."""
+
+    def rank(self, candidates: Iterable[Candidate], question: Question) -> tuple[Score, ...]:
+        """By name, beginning one further with each choice."""
+        ranked = sorted(LeastTime().rank(candidates, question))
+        first = question.turn % len(ranked) if ranked else 0
+        return tuple(ranked[first:] + ranked[:first])
+
+
+def policy_named(name: str) -> Policy:
+    """The policy a config names: `kvist` or `round-robin`. Raises `InvalidRequest` for another."""
+    policies: dict[str, Policy] = {"kvist": LeastTime(), "round-robin": RoundRobin()}
+    if name not in policies:
+        raise InvalidRequest(f"unknown routing policy {name!r}; known are {', '.join(policies)}")
+    return policies[name]
+
+
+def cacheable_tokens(prompt_tokens: int, block_size: int) -> int:
+    """Most tokens an engine can take from its cache: whole blocks, and never the last token."""
+    return max(prompt_tokens - 1, 0) // block_size * block_size

@@ -1,0 +1,126 @@
+"""What a replica says of itself, what operators are told of it, and how true the router's picture of it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+
+from router.errors import WireError
+from router.feed import State
+from router.limits import ACCURACY_WINDOW_S, MAX_BLOCK_TOKENS, MAX_COUNT, MAX_NAME_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from router.feed import Feed
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_BYTES)]
+Endpoint = Annotated[str, msgspec.Meta(pattern=r"^(tcp|ipc)://", max_length=MAX_NAME_BYTES)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
+
+NOTEWORTHY_TOKENS: Final = 10_000
+NOTEWORTHY_SHARE: Final = 0.1
+
+
+class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A replica's own account, published when it is ready. `replica` is Serve's unique id of it."""
+
+    replica: Name
+    incarnation: Name
+    model: Name
+    block_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_BLOCK_TOKENS)]
+    pool_blocks: Count
+    max_model_len: Count
+    events: Endpoint
+    snapshots: Endpoint
+
+    @classmethod
+    def from_metadata(cls, metadata: dict[str, Any]) -> ReplicaInfo:
+        """The account in a replica's metadata. Raises `WireError` for anything else."""
+        try:
+            return msgspec.convert(metadata, cls)
+        except msgspec.ValidationError as error:
+            raise WireError(f"replica metadata: {error}") from None
+
+    def to_metadata(self) -> dict[str, Any]:
+        """Plain data for `from_metadata` on the other side."""
+        return msgspec.structs.asdict(self)
+
+
+class PromptBlocks(msgspec.Struct, frozen=True):
+    """A prompt to place: its length, and its block hashes for each block size present."""
+
+    prompt_tokens: int
+    hashes: Mapping[int, Sequence[int]]
+
+
+class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica as operators see it. The cached tokens are sums over the last minutes: predicted, and as counted by
+    the engine. `problems` says in words what is wrong."""
+
+    replica: str
+    model: str
+    state: str
+    incarnation: str
+    routable: bool
+    fenced: bool
+    block_size: int
+    pool_blocks: int
+    blocks: dict[str, int]
+    silence_s: float
+    behind_frames: int
+    bad_messages: int
+    open_reservations: int
+    backlog_tokens: int
+    predicted_cached_tokens: int
+    actual_cached_tokens: int
+    counters: dict[str, int]
+    problems: tuple[str, ...]
+
+
+class Accuracy:
+    """Predicted and actual cached tokens over the last one to two windows of ACCURACY_WINDOW_S. Constant memory."""
+
+    def __init__(self) -> None:
+        self._window = 0
+        self._old = (0, 0)
+        self._new = (0, 0)
+
+    def note(self, *, predicted: int, actual: int, now: float) -> None:
+        """Take one finished prefill."""
+        self._turn(now)
+        self._new = (self._new[0] + predicted, self._new[1] + actual)
+
+    def totals(self, now: float) -> tuple[int, int]:
+        """Sums of predicted and of actual tokens."""
+        self._turn(now)
+        return self._old[0] + self._new[0], self._old[1] + self._new[1]
+
+    def _turn(self, now: float) -> None:
+        window = int(now // ACCURACY_WINDOW_S)
+        if window != self._window:
+            self._old = self._new if window == self._window + 1 else (0, 0)
+            self._new = (0, 0)
+            self._window = window
+
+
+_STATE_PROBLEMS: Final = {
+    State.JOINING: "its first snapshot has not come yet: no locality credit",
+    State.GAP: "events were lost; a snapshot will be asked for: no locality credit",
+    State.RESYNC: "events were lost; waiting for a snapshot: no locality credit",
+    State.MISMATCHED: "its events have another block size than its metadata: no locality credit until it restarts",
+    State.EXPIRED: "it has fallen silent: not routable",
+}
+
+
+def problems_of(feed: Feed, bad_messages: int, *, predicted: int, actual: int) -> tuple[str, ...]:
+    """What is wrong with a replica, in words; nothing when all is well."""
+    found = [_STATE_PROBLEMS[feed.state]] if feed.state in _STATE_PROBLEMS else []
+    if bad_messages:
+        found.append(f"{bad_messages} of its messages were malformed")
+    if feed.counters["index_overflows"] or feed.counters["snapshot_overflows"]:
+        found.append("it claims more blocks than its pool can hold")
+    if abs(predicted - actual) > max(NOTEWORTHY_TOKENS, NOTEWORTHY_SHARE * max(predicted, actual)):
+        found.append(f"cached tokens predicted {predicted}, counted by the engine {actual}")
+    return tuple(found)

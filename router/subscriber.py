@@ -1,0 +1,165 @@
+"""The sockets of a fleet: event frames in over SUB, snapshots over DEALER, one pair per replica.
+
+Both carry messages of one part: a frame; a snapshot request; a chunk (the replica's side is PUB and ROUTER).
+
+ZMQ's descriptor tells when to look; reading never waits, so no cancellation can lose a message that was already handed
+over. Whatever has arrived is handled before time passes for the fleet, so that a pause of this process is not taken for
+silence of the replicas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final
+
+import zmq
+
+from router.errors import KvistBug
+from router.limits import MAX_FRAME_BYTES, REQUESTS_HWM, SUBSCRIBER_BATCH, SUBSCRIBER_HWM_FRAMES, TICK_INTERVAL_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from router.fleet import Action, Fleet
+    from router.replicas import ReplicaInfo
+
+logger = logging.getLogger(__name__)
+
+RECONNECT_MS: Final = 50
+RECONNECT_MAX_MS: Final = 1_000
+
+Socket = zmq.Socket[bytes]
+
+
+class _Link:
+    """The two sockets to one replica, and where what each brings goes."""
+
+    def __init__(self, context: zmq.Context[Socket], info: ReplicaInfo, fleet: Fleet) -> None:
+        self.info = info
+        self.events = _connected(context, zmq.SUB, info.events)
+        self.events.subscribe(b"")
+        self.snapshots = _connected(context, zmq.DEALER, info.snapshots)
+        self.takers = {self.events: fleet.on_frame, self.snapshots: fleet.on_chunk}
+
+
+class Subscriber:
+    """Feeds a fleet from the network and sends what it asks for.
+
+    `add` and `remove` are synchronous and tell the fleet as well; `run` must be running for anything to arrive. All on
+    one event loop. Bounds: SUBSCRIBER_HWM_FRAMES queued per socket (ZMQ drops more, which the feed notices),
+    MAX_FRAME_BYTES per message (ZMQ cuts the connection), SUBSCRIBER_BATCH messages of one socket at a time.
+    """
+
+    def __init__(self, fleet: Fleet, clock: Callable[[], float]) -> None:
+        self._fleet = fleet
+        self._clock = clock
+        self._context: zmq.Context[Socket] = zmq.Context(io_threads=1)
+        self._links: dict[str, _Link] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Subscriber links={len(self._links)} {self._fleet!r}>"
+
+    def add(self, info: ReplicaInfo) -> None:
+        """Follow a replica; one already followed under other endpoints or another incarnation is followed anew."""
+        known = self._links.get(info.replica)
+        if known is not None:
+            if known.info == info:
+                return
+            self._unlink(known)
+        link = self._links[info.replica] = _Link(self._context, info, self._fleet)
+        self._watch(link)
+        self._perform(self._fleet.join(info, self._clock()))
+
+    def remove(self, replica: str) -> None:
+        """Follow a replica no longer; an unknown one is ignored."""
+        link = self._links.pop(replica, None)
+        if link is not None:
+            self._unlink(link)
+        self._fleet.leave(replica, self._clock())
+
+    async def run(self) -> None:
+        """Read and tick until `close` or cancellation; then no socket is left."""
+        self._loop = asyncio.get_running_loop()
+        for link in self._links.values():
+            self._watch(link)
+        try:
+            while not self._closed.is_set():
+                self._tick()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._closed.wait(), TICK_INTERVAL_S)
+        finally:
+            self._release()
+
+    async def close(self) -> None:
+        """Stop reading and leave no socket behind. Safe to call twice."""
+        self._closed.set()
+        self._release()
+
+    def _tick(self) -> None:
+        for link in list(self._links.values()):
+            for socket in link.takers:
+                self._drain(link, socket)
+        self._perform(self._fleet.tick(self._clock()))
+
+    def _watch(self, link: _Link) -> None:
+        if self._loop is not None:
+            for socket in link.takers:
+                self._loop.add_reader(socket.fileno(), self._drain, link, socket)
+
+    def _unlink(self, link: _Link) -> None:
+        for socket in link.takers:
+            if self._loop is not None:
+                self._loop.remove_reader(socket.fileno())
+            socket.close(linger=0)
+
+    def _release(self) -> None:
+        for link in self._links.values():
+            self._unlink(link)
+        self._links.clear()
+        self._context.term()
+
+    def _drain(self, link: _Link, socket: Socket) -> None:
+        """Take what has arrived on one socket, at most a batch; the rest a loop turn later."""
+        take, name = link.takers[socket], link.info.replica
+        try:
+            for _ in range(SUBSCRIBER_BATCH):
+                if socket.closed:
+                    return
+                self._perform(take(name, socket.recv(zmq.NOBLOCK), self._clock()))
+        except zmq.Again:
+            return
+        except KvistBug:
+            logger.exception("the state of replica %s is broken; it starts afresh", name)
+            self._fleet.leave(name, self._clock())
+            self._perform(self._fleet.join(link.info, self._clock()))
+        self._look_again(link, socket)
+
+    def _look_again(self, link: _Link, socket: Socket) -> None:
+        # The descriptor signals only new arrivals: after a full batch, or a send, there may be more without a signal.
+        if self._loop is not None:
+            self._loop.call_soon(self._drain, link, socket)
+
+    def _perform(self, actions: list[Action]) -> None:
+        for action in actions:
+            link = self._links.get(action.replica)
+            if link is None:
+                continue
+            with contextlib.suppress(zmq.Again):  # nobody there: the feed asks again
+                link.snapshots.send(action.request, zmq.NOBLOCK)
+            self._look_again(link, link.snapshots)
+
+
+def _connected(context: zmq.Context[Socket], kind: int, endpoint: str) -> Socket:
+    socket = context.socket(kind)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.RCVHWM, SUBSCRIBER_HWM_FRAMES)
+    socket.setsockopt(zmq.SNDHWM, REQUESTS_HWM)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+    socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+    socket.connect(endpoint)
+    return socket
