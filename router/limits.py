@@ -37,6 +37,11 @@ TICK_INTERVAL_S: Final = 0.1
 SUBSCRIBER_HWM_FRAMES: Final = 10_000
 SUBSCRIBER_BATCH: Final = 64  # messages of one socket before others get their turn
 REQUESTS_HWM: Final = 4
+RELINK_INTERVAL_S: Final = 2.0  # of silence, before the sockets are opened anew
+
+# Sockets of a replica (workers/publisher.py).
+PUBLISHER_HWM_FRAMES: Final = 10_000  # per subscriber; beyond it frames are dropped and the subscriber resyncs
+SNAPSHOT_REPLIES_HWM: Final = 1_024
 
 # Engine events (workers/kv_events.py, workers/relay.py).
 MAX_ENGINE_BATCH_BYTES: Final = 64 * 2**20

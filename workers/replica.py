@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import ray
 from ray import serve
 
 from router.errors import ReplicaDied
-from router.fleet import ReplicaInfo
+from router.replicas import ReplicaInfo
 from workers.event_pump import EventPump
 from workers.models import resolve_model
-from workers.publisher import Publisher
-from workers.relay import Relay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from workers.engine import Engine, Generation, TokenDelta
-
-logger = logging.getLogger("ray.serve")
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,14 +55,16 @@ class Worker:
         path = await asyncio.to_thread(resolve_model, parsed.source, Path(parsed.cache_dir), template=parsed.template)
         self._engine = create_engine(parsed, path)
         await self._engine.start()
-        context = serve.get_replica_context()
-        self._publisher = Publisher(
-            host=_node_address(), replica=context.replica_id.unique_id, incarnation=uuid.uuid4().hex
+        self._replica = str(serve.get_replica_context().replica_id.unique_id)
+        self._incarnation = uuid.uuid4().hex
+        self._pump = EventPump(
+            engine=self._engine,
+            model=parsed.model,
+            host=str(ray.util.get_node_ip_address()),  # where other nodes reach this one; loopback on a local cluster
+            replica=self._replica,
+            incarnation=self._incarnation,
         )
-        info = self._engine.info
-        self._relay = Relay(model=parsed.model, block_size=info.block_size)
-        self._pump = EventPump(engine=self._engine, relay=self._relay, publisher=self._publisher)
-        await self._pump.start()
+        self._pump.start()
 
     async def generate(self, generation: Generation) -> AsyncIterator[TokenDelta]:
         """Stream one generation. Leaving the iterator early aborts it in the engine."""
@@ -87,15 +85,16 @@ class Worker:
     def record_replica_metadata(self) -> dict[str, Any]:
         """Who this replica is and where its events are; routers get it with the first broadcast."""
         info = self._engine.info
+        events, snapshots = self._pump.endpoints
         return ReplicaInfo(
-            replica=self._publisher.replica,
-            incarnation=self._publisher.incarnation,
+            replica=self._replica,
+            incarnation=self._incarnation,
             model=info.model,
             block_size=info.block_size,
             pool_blocks=info.pool_blocks,
             max_model_len=info.max_model_len,
-            events=self._publisher.events,
-            snapshots=self._publisher.snapshots,
+            events=events,
+            snapshots=snapshots,
         ).to_metadata()
 
     async def check_health(self) -> None:
@@ -112,10 +111,3 @@ class Worker:
         engine: Engine | None = getattr(self, "_engine", None)
         if engine is not None:
             await engine.close()
-
-
-def _node_address() -> str:
-    """The address other nodes reach this one at; loopback on a local cluster."""
-    import ray  # noqa: PLC0415
-
-    return str(ray.util.get_node_ip_address())
