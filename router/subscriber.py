@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Final
 import zmq
 
 from router.errors import KvistBug
-from router.limits import MAX_FRAME_BYTES, REQUESTS_HWM, SUBSCRIBER_BATCH, SUBSCRIBER_HWM_FRAMES, TICK_INTERVAL_S
+from router.limits import (
+    MAX_FRAME_BYTES,
+    RELINK_INTERVAL_S,
+    REQUESTS_HWM,
+    SUBSCRIBER_BATCH,
+    SUBSCRIBER_HWM_FRAMES,
+    TICK_INTERVAL_S,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +43,9 @@ Socket = zmq.Socket[bytes]
 class _Link:
     """The two sockets to one replica, and where what each brings goes."""
 
-    def __init__(self, context: zmq.Context[Socket], info: ReplicaInfo, fleet: Fleet) -> None:
+    def __init__(self, context: zmq.Context[Socket], info: ReplicaInfo, fleet: Fleet, now: float) -> None:
         self.info = info
+        self.opened_at = now
         self.events = _connected(context, zmq.SUB, info.events)
         self.events.subscribe(b"")
         self.snapshots = _connected(context, zmq.DEALER, info.snapshots)
@@ -49,7 +57,8 @@ class Subscriber:
 
     `add` and `remove` are synchronous and tell the fleet as well; `run` must be running for anything to arrive. All on
     one event loop. Bounds: SUBSCRIBER_HWM_FRAMES queued per socket (ZMQ drops more, which the feed notices),
-    MAX_FRAME_BYTES per message (ZMQ cuts the connection), SUBSCRIBER_BATCH messages of one socket at a time.
+    SUBSCRIBER_BATCH messages of one socket at a time, MAX_FRAME_BYTES per message (ZMQ cuts the connection, which is
+    opened anew when the lease has ended).
     """
 
     def __init__(self, fleet: Fleet, clock: Callable[[], float]) -> None:
@@ -70,8 +79,7 @@ class Subscriber:
             if known.info == info:
                 return
             self._unlink(known)
-        link = self._links[info.replica] = _Link(self._context, info, self._fleet)
-        self._watch(link)
+        self._link(info)
         self._perform(self._fleet.join(info, self._clock()))
 
     def remove(self, replica: str) -> None:
@@ -104,6 +112,19 @@ class Subscriber:
             for socket in link.takers:
                 self._drain(link, socket)
         self._perform(self._fleet.tick(self._clock()))
+        self._relink_silent()
+
+    def _relink_silent(self) -> None:
+        # ZMQ reconnects by itself after most failures, but never after one it calls a protocol error.
+        alive, now = set(self._fleet.routable), self._clock()
+        for name, link in list(self._links.items()):
+            if name not in alive and now - link.opened_at > RELINK_INTERVAL_S:
+                self._unlink(link)
+                self._link(link.info)
+
+    def _link(self, info: ReplicaInfo) -> None:
+        link = self._links[info.replica] = _Link(self._context, info, self._fleet, self._clock())
+        self._watch(link)
 
     def _watch(self, link: _Link) -> None:
         if self._loop is not None:
