@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import secrets
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
+from cluster.api import errors
+from cluster.api.chat_reply import CHAT
+from cluster.api.messages_reply import COUNT, MESSAGES
+from cluster.asgi import REQUEST_ID_KEY, RequestIds
+from cluster.endpoint import CountTokens, Generate
+from cluster.exchange import Services
+from router.errors import ClientError, UnknownModel
 from router.limits import PING_INTERVAL_S
 
 if TYPE_CHECKING:
@@ -26,4 +39,92 @@ def build_app(
     ping_interval_s: float = PING_INTERVAL_S,
 ) -> FastAPI:
     """The app that serves `models` (by the name clients use). `on_outcome` is called once per request, at its end."""
-    return FastAPI(openapi_url=None)
+    services = Services(
+        models=models,
+        backend=backend,
+        tenants=tenants,
+        on_outcome=on_outcome,
+        clock=time.monotonic,
+        ping_interval_s=ping_interval_s,
+    )
+    app = FastAPI(title="Kvist", openapi_url=None)
+    app.router.routes += [
+        Route("/v1/messages", Generate(services, MESSAGES), methods=["POST"]),
+        Route("/v1/messages/count_tokens", CountTokens(services, COUNT), methods=["POST"]),
+        Route("/v1/chat/completions", Generate(services, CHAT), methods=["POST"]),
+    ]
+    _add_models(app, models, tenants)
+    _add_probes(app, backend)
+    app.add_exception_handler(ClientError, _client_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_middleware(RequestIds, new_id=lambda: secrets.token_hex(12))
+    return app
+
+
+def _add_models(app: FastAPI, models: Mapping[str, ServedModel], tenants: Tenants) -> None:
+    created = datetime.now(UTC).replace(microsecond=0)
+
+    @app.get("/v1/models")
+    def list_models(request: Request) -> JSONResponse:
+        _authenticate(tenants, request)
+        entries = [_model_entry(name, model, created) for name, model in models.items()]
+        ends = {"first_id": next(iter(models), None), "last_id": next(reversed(list(models)), None)}
+        return JSONResponse({"object": "list", "data": entries, "has_more": False, **ends})
+
+    @app.get("/v1/models/{name:path}")
+    def get_model(request: Request, name: str) -> JSONResponse:
+        _authenticate(tenants, request)
+        if name not in models:
+            raise UnknownModel(f"model: `{name}` is not served here")
+        return JSONResponse(_model_entry(name, models[name], created))
+
+
+def _add_probes(app: FastAPI, backend: Backend) -> None:
+    @app.api_route("/", methods=["GET", "HEAD"])
+    @app.api_route("/api/hello", methods=["GET", "HEAD"])
+    def hello() -> Response:
+        return Response()
+
+    @app.get("/healthz")
+    def healthz() -> JSONResponse:
+        if backend.ready():
+            return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "unavailable", "reason": "no replica is routable"}, status_code=503)
+
+
+def _model_entry(name: str, model: ServedModel, created: datetime) -> dict[str, Any]:
+    """Both protocols' fields in one object: clients of either ignore the other's."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": int(created.timestamp()),
+        "owned_by": "kvist",
+        "type": "model",
+        "display_name": name,
+        "created_at": created.isoformat().replace("+00:00", "Z"),
+        "max_model_len": model.max_model_len,
+        "max_input_tokens": model.max_model_len - 1,
+        "max_tokens": model.max_model_len - 1,
+    }
+
+
+def _authenticate(tenants: Tenants, request: Request) -> None:
+    headers = request.headers
+    tenants.authenticate(api_key=headers.get("x-api-key", ""), authorization=headers.get("authorization", ""))
+
+
+def _client_error(request: Request, error: Exception) -> Response:
+    return _error_response(request, errors.fault_of(error), str(error))
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return _error_response(request, errors.HTTP_FAULTS.get(status, errors.INTERNAL), "")
+
+
+def _error_response(request: Request, fault: errors.Fault, text: str) -> JSONResponse:
+    """In the shape of whoever asks: Anthropic's clients name their protocol's version, OpenAI's do not."""
+    if "anthropic-version" in request.headers or request.url.path.startswith("/v1/messages"):
+        request_id = f"req_{request.scope[REQUEST_ID_KEY]}"
+        return JSONResponse(errors.messages_error(fault, text, request_id), status_code=fault.status)
+    return JSONResponse(errors.chat_error(fault, text), status_code=fault.chat_status)

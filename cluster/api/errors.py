@@ -42,7 +42,7 @@ TABLE: Final[dict[type[KvistError], Fault]] = {
     ClientError: Fault(400, "invalid_request_error", 400, "invalid_request_error", None),
 }
 # What the HTTP framework itself refuses, by status.
-HTTP_TYPES: Final = {
+HTTP_FAULTS: Final = {
     404: Fault(404, "not_found_error", 404, "invalid_request_error", "not_found", "no such path"),
     405: Fault(405, "invalid_request_error", 405, "invalid_request_error", None, "method not allowed"),
 }

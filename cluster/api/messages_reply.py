@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cluster.api import errors, sse
 from cluster.api.dialect import AnswerId, Dialect, ErrorBody
-from cluster.api.messages import parse_message
+from cluster.api.messages import parse_count, parse_message
 
 if TYPE_CHECKING:
     from cluster.output.assembly import Ending, Usage
@@ -96,3 +96,4 @@ def _error(error: BaseException, request_id: str) -> ErrorBody:
 
 
 MESSAGES: Final = Dialect("messages", parse_message, MessagesReply, _error)
+COUNT: Final = MESSAGES._replace(api="count_tokens", parse=parse_count)

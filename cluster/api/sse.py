@@ -13,7 +13,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 def named(event: dict[str, Any]) -> bytes:
     """An event whose name is its data's `type`, as Messages wants it."""
-    return b"event: " + event["type"].encode() + b"\ndata: " + _encode(event) + b"\n\n"
+    return b"event: " + str(event["type"]).encode() + b"\ndata: " + _encode(event) + b"\n\n"
 
 
 def data(value: dict[str, Any]) -> bytes:

@@ -1,19 +1,96 @@
-"""One model as the ingress serves it."""
+"""One model as the ingress serves it: everything between a conversation and tokens, and between tokens and text."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from cluster.models.chat_template import JinjaChatTemplate
+from cluster.models.tokenizer import HfTokenizer
+from cluster.output.detokenizer import Vocabulary
+from cluster.prompt.canonical import Canonicaliser
+from cluster.prompt.segments import Segmenter
+from cluster.prompt.template import Encoder, render
+from router.limits import INLINE_PROMPT_CHARS, SEGMENT_CACHE_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from cluster.prompt.canonical import Rules
+    from cluster.prompt.conversation import Change, Conversation
+    from cluster.prompt.template import ChatTemplate
+
+
+class Canonical(NamedTuple):
+    """The canonical conversation and what was changed on the way to it."""
+
+    conversation: Conversation
+    changes: tuple[Change, ...]
+
+
+class Tokenizer(Encoder, Vocabulary, Protocol):
+    """Both directions, and what text may be cut at."""
+
+    def atoms(self) -> Mapping[str, bytes]:
+        """Texts that always become one token of their own, and that token; see `Segmenter`."""
+        ...
 
 
 class ServedModel:
-    """Name, context window, and everything that turns a conversation into tokens and tokens into text."""
+    """Used on one event loop. `max_model_len` counts prompt and answer together."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        max_model_len: int,
+        rules: Rules,
+        template: ChatTemplate,
+        tokenizer: Tokenizer,
+    ) -> None:
+        self.name = name
+        self.max_model_len = max_model_len
+        self.vocabulary: Vocabulary = tokenizer
+        self._canonicaliser = Canonicaliser(rules)
+        self._template = template
+        self._segmenter = Segmenter(tokenizer, atoms=tokenizer.atoms(), cache_bytes=SEGMENT_CACHE_BYTES)
+
+    def canonical(self, conversation: Conversation) -> Canonical:
+        """Apply the model's canonical rules. Pure."""
+        return Canonical(*self._canonicaliser.apply(conversation))
+
+    async def prompt(self, conversation: Conversation) -> str:
+        """The prompt text of a canonical conversation. Long ones are rendered in a thread. Raises `InvalidRequest`."""
+        if _chars(conversation) <= INLINE_PROMPT_CHARS:
+            return render(conversation, self._template)
+        return await asyncio.to_thread(render, conversation, self._template)
+
+    async def tokens(self, prompt: str) -> bytes:
+        """Packed u32. New text is encoded in a thread, beyond what is cheaper than the way there."""
+        plan = self._segmenter.plan(prompt)
+        if plan.missing_chars <= INLINE_PROMPT_CHARS:
+            tokens = plan.encode()
+        else:
+            tokens = await asyncio.to_thread(plan.encode)
+        self._segmenter.remember(plan)
+        return tokens
+
+    def __repr__(self) -> str:
+        return f"ServedModel({self.name}, {self.max_model_len} tokens)"
 
 
 def load_model(folder: Path, *, name: str, max_model_len: int, rules: Rules) -> ServedModel:
     """Read tokenizer and chat template from a model folder. Raises `ModelUnusable` with a plain reason."""
-    raise NotImplementedError(folder, name, max_model_len, rules)
+    return ServedModel(
+        name=name,
+        max_model_len=max_model_len,
+        rules=rules,
+        template=JinjaChatTemplate(folder),
+        tokenizer=HfTokenizer(folder),
+    )
+
+
+def _chars(conversation: Conversation) -> int:
+    turns = sum(len(block.text) for message in conversation.messages for block in message.blocks)
+    return turns + sum(len(block.text) for block in conversation.system)

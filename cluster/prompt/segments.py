@@ -1,6 +1,6 @@
 """A prompt is encoded in segments, cut at the tokens a tokenizer never merges with their neighbours.
 
-So a long prompt costs only its new segments; the others come from a bounded cache. Always equal to encoding in one shot.
+So a long prompt costs only its new segments; others come from a bounded cache. Always equal to encoding in one shot.
 """
 
 from __future__ import annotations

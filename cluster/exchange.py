@@ -1,0 +1,164 @@
+"""One request and its response, the same for every protocol, to exactly one outcome."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cluster.api.hints import session_of
+from cluster.api.outcomes import Report, outcome_of
+from cluster.asgi import REQUEST_ID_KEY, ClientGoneError, EventStream, headers_of, read_body, send_json, while_connected
+from cluster.output.assembly import TOKEN_BYTES
+from router.errors import UnknownModel
+from router.limits import MAX_HINT_CHARS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from starlette.types import Receive, Scope, Send
+
+    from cluster.api.dialect import Dialect, Reply
+    from cluster.backend import Backend
+    from cluster.models.served import ServedModel
+    from cluster.prompt.conversation import Conversation
+    from cluster.tenants import Tenant, Tenants
+
+log = logging.getLogger(__name__)
+
+
+class Services(NamedTuple):
+    """What every request needs; see `cluster.ingress.build_app`. `clock` is monotonic seconds."""
+
+    models: Mapping[str, ServedModel]
+    backend: Backend
+    tenants: Tenants
+    on_outcome: Callable[[Report], None]
+    clock: Callable[[], float]
+    ping_interval_s: float
+
+
+class Prepared(NamedTuple):
+    """A request ready for a replica."""
+
+    conversation: Conversation
+    model: ServedModel
+    tenant: Tenant
+    tokens: bytes
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt."""
+        return len(self.tokens) // TOKEN_BYTES
+
+
+class Stages:
+    """Times of one request, for the `server-timing` header."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.started_s = self._last_s = clock()
+        self._durations_s: dict[str, float] = {}
+
+    def done(self, stage: str) -> None:
+        """`stage` took from the last call until now."""
+        now = self._clock()
+        self._durations_s[stage] = now - self._last_s
+        self._last_s = now
+
+    def since_start(self) -> float:
+        """Seconds since the request came."""
+        return self._clock() - self.started_s
+
+    def header(self, *, ttft_s: float | None) -> str:
+        """What is known so far, in milliseconds."""
+        known = self._durations_s | ({} if ttft_s is None else {"ttft": ttft_s})
+        return ", ".join(f"{stage};dur={duration_s * 1e3:.3f}" for stage, duration_s in known.items())
+
+
+class Exchange:
+    """What one request has come to so far. `complete` once the last byte of an answer is on its way."""
+
+    def __init__(self, services: Services, dialect: Dialect, scope: Scope, send: Send) -> None:
+        self.services = services
+        self.dialect = dialect
+        self.id: str = scope[REQUEST_ID_KEY]
+        self._headers = headers_of(scope)
+        self._send = send
+        self.stages = Stages(services.clock)
+        self.report = Report(request_id=f"req_{self.id}", api=dialect.api)
+        self.events = EventStream(send)
+        self.reply: Reply | None = None
+        self.complete = False
+
+    async def prepare(self, body: bytes) -> Prepared:
+        """Authenticated, parsed, canonical, rendered, encoded. Raises `ClientError`."""
+        stages, report = self.stages, self.report
+        tenant = self.services.tenants.authenticate(
+            api_key=self._headers.get("x-api-key", ""), authorization=self._headers.get("authorization", "")
+        )
+        report.tenant = tenant.id
+        parsed = self.dialect.parse(body)
+        stages.done("parse")
+        report.ignored, report.model = parsed.hints.ignored, parsed.model
+        report.session = session_of(self._headers, parsed)
+        report.client = self._headers.get("user-agent", "")[:MAX_HINT_CHARS]
+        model = self.services.models.get(parsed.model)
+        if model is None:
+            raise UnknownModel(f"model: `{parsed.model[:MAX_HINT_CHARS]}` is not served here")
+        conversation, report.changes = model.canonical(parsed)
+        stages.done("canonical")
+        text = await model.prompt(conversation)
+        stages.done("template")
+        prepared = Prepared(conversation, model, tenant, await model.tokens(text))
+        stages.done("tokenize")
+        report.prompt_tokens = prepared.prompt_tokens
+        return prepared
+
+    async def run(self, receive: Receive, respond: Callable[[Exchange, bytes], Coroutine[Any, Any, None]]) -> None:
+        """Read, respond, and end in one outcome whatever happens. Only cancellation passes through."""
+        try:
+            body = await read_body(receive)
+            await while_connected(receive, respond(self, body))
+            self.report.outcome = "completed"
+        except ClientGoneError:
+            self.report.outcome = "completed" if self.complete else "cancelled"
+        except Exception as error:  # noqa: BLE001 - the edge: nothing but the table's words leaves
+            await self._fail(error)
+        except BaseException:
+            self.report.outcome = "cancelled"
+            raise
+        finally:
+            self.report.duration_s = self.stages.since_start()
+            self.services.on_outcome(self.report)
+
+    def headers(self) -> dict[str, str]:
+        """What the owner of a request may know of its way."""
+        report = self.report
+        fields = {"server-timing": self.stages.header(ttft_s=report.ttft_s)}
+        if report.replica:
+            fields["x-kvist-replica"] = report.replica
+            fields["x-kvist-predicted-cached-tokens"] = str(report.predicted_cached_tokens)
+        return fields
+
+    async def send_json(self, body: dict[str, Any]) -> None:
+        """The whole answer."""
+        self.report.status = 200
+        self.complete = True
+        await send_json(self._send, body, headers=self.headers())
+
+    async def end_events(self, last: bytes) -> None:
+        """The last events of an answer, and the end of the response."""
+        self.complete = True
+        await self.events.write(last)
+        await self.events.end()
+
+    async def _fail(self, error: Exception) -> None:
+        self.report.outcome, self.report.error = outcome_of(error), str(error)
+        if self.report.outcome == "failed_internal":
+            log.error("request %s failed", self.report.request_id, exc_info=error)
+        if self.events.started and self.reply is not None:
+            await self.end_events(self.reply.error(error))
+            return
+        status, headers, body = self.dialect.error(error, self.report.request_id)
+        self.report.status = status
+        await send_json(self._send, body, status=status, headers=headers)
