@@ -43,6 +43,11 @@ RELINK_INTERVAL_S: Final = 2.0  # of silence, before the sockets are opened anew
 PUBLISHER_HWM_FRAMES: Final = 10_000  # per subscriber; beyond it frames are dropped and the subscriber resyncs
 SNAPSHOT_REPLIES_HWM: Final = 1_024
 
+# A replica's own view of its engine's event socket (workers/engine_events.py).
+ENGINE_EVENTS_HWM: Final = 100_000
+ENGINE_PENDING_BATCHES: Final = 100_000
+ENGINE_REPLAY_INTERVAL_S: Final = 1.0  # how often an idle engine is asked whether the last batches were lost
+
 # Engine events (workers/kv_events.py, workers/relay.py).
 MAX_ENGINE_BATCH_BYTES: Final = 64 * 2**20
 MAX_RELAY_BLOCKS: Final = 16_777_216  # copies of blocks over all tiers of one engine

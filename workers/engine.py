@@ -27,13 +27,16 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt to continue. `tokens` are packed u32, little-endian. `cache_salt` keeps tenants' blocks apart."""
+    """One prompt to continue. `tokens` are packed u32, little-endian. `cache_salt` keeps tenants' blocks apart.
+
+    `expected_cached_tokens` is the router's prediction: it only sharpens the engine's backlog gauge."""
 
     request_id: str
     tokens: bytes
     sampling: Sampling
     cache_salt: str = ""
     session_id: str = ""
+    expected_cached_tokens: int = 0
 
 
 class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
