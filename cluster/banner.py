@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from cluster.endpoint import url_of
+from cluster.probe import url_of
 
 if TYPE_CHECKING:
     from cluster.config import ClusterConfig

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cluster.config import parse_config
-from cluster.endpoint import url_of, wait_until_warm
+from cluster.probe import url_of, wait_until_warm
 from cluster.launch import LocalCluster
 from cluster.preflight import check, free_port
 from load_tests import demo, demo_report

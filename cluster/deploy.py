@@ -9,7 +9,7 @@ from ray.serve.api import RunTarget
 
 from cluster.app import APPLICATION, build_application
 from cluster.banner import banner
-from cluster.endpoint import wait_until_warm
+from cluster.probe import wait_until_warm
 from router.errors import ReplicaDied
 
 if TYPE_CHECKING:
