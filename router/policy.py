@@ -1,6 +1,9 @@
-"""Which replica should take a prompt: the one whose predicted time to first token is least.
+"""Which replica should take a prompt: the one whose predicted time to first token costs least.
 
-    time = (backlog + uncached) / prefill rate + cost of the decodes that share its steps
+    cost = (backlog + uncached · (1 + compute price)) / prefill rate + cost of the decodes that share its steps
+
+The compute price stands for the delay that computing a prompt again causes to those who follow: it lets siblings wait
+for a prefix that is on its way instead of computing it twice.
 
 Scores closer than `tie_s` are equal; equal scores break by rendezvous hash of the prefix root, so that cold prompts
 spread and the same one returns to the same replica. No randomness: equal inputs give equal rankings.
@@ -42,7 +45,7 @@ class Question(NamedTuple):
 
 
 class Score(NamedTuple):
-    """The predicted time to first token on one replica, and what it was made of."""
+    """What a prompt costs on one replica, and what that was made of."""
 
     replica: str
     cost_s: float
@@ -62,6 +65,7 @@ class LeastTime(msgspec.Struct, frozen=True, kw_only=True):
     gpu_credit: float = 1.0
     cpu_credit: float = 0.75
     disk_credit: float = 0.5
+    compute_price: float = 0.25
     decode_cost_s: float = 0.002
     tie_s: float = 0.001
 
@@ -75,7 +79,7 @@ class LeastTime(msgspec.Struct, frozen=True, kw_only=True):
             cached = min((disk + coming) * block_size, cacheable_tokens(prompt_tokens, block_size))
             dearer = (1.0 - self.cpu_credit) * (cpu - gpu) + (1.0 - self.disk_credit) * (disk - cpu)
             dearer += (1.0 - self.gpu_credit) * (gpu + coming)
-            tokens = backlog + prompt_tokens - cached + dearer * block_size
+            tokens = backlog + (prompt_tokens - cached + dearer * block_size) * (1.0 + self.compute_price)
             cost_s = tokens / tokens_per_s + running * self.decode_cost_s
             score = Score(replica, cost_s, cached, backlog)
             ranked.append((round(cost_s / self.tie_s), digest(replica.encode(), root), replica, score))

@@ -1,0 +1,76 @@
+"""What replicas say of themselves is checked; what operators are told is in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from router.errors import WireError
+from router.feed import Feed
+from router.limits import ACCURACY_WINDOW_S
+from router.replicas import Accuracy, ReplicaInfo, problems_of
+
+INFO: dict[str, Any] = {
+    "replica": "r",
+    "incarnation": "i",
+    "model": "m",
+    "block_size": 16,
+    "pool_blocks": 100,
+    "max_model_len": 4096,
+    "events": "tcp://127.0.0.1:1",
+    "snapshots": "ipc:///tmp/s",
+}
+
+
+def test_metadata_survives_the_round_trip() -> None:
+    """Plain data on the way, checked on arrival."""
+    info = ReplicaInfo.from_metadata(INFO)
+    assert info.to_metadata() == INFO
+    assert ReplicaInfo.from_metadata(info.to_metadata()) == info
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"replica": ""}, {"incarnation": "x" * 257}, {"block_size": 0}, {"block_size": "16"}, {"block_size": 2**20},
+        {"pool_blocks": 0}, {"pool_blocks": 2**60}, {"max_model_len": None}, {"events": "http://x"}, {"color": "red"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_metadata_with_one_wrong_field_is_refused(change: dict[str, Any]) -> None:
+    """The fault is named."""
+    with pytest.raises(WireError, match="replica metadata"):
+        ReplicaInfo.from_metadata(INFO | change)
+
+
+def test_metadata_with_a_missing_field_is_refused() -> None:
+    """Nothing has a default."""
+    for name in INFO:
+        with pytest.raises(WireError, match=name):
+            ReplicaInfo.from_metadata({other: value for other, value in INFO.items() if other != name})
+
+
+def test_accuracy_remembers_the_last_minutes_only() -> None:
+    """Sums of the current and the previous window."""
+    accuracy = Accuracy()
+    accuracy.note(predicted=100, actual=90, now=1.0)
+    accuracy.note(predicted=10, actual=10, now=ACCURACY_WINDOW_S + 1)
+    assert accuracy.totals(ACCURACY_WINDOW_S + 2) == (110, 100)
+    assert accuracy.totals(2 * ACCURACY_WINDOW_S + 2) == (10, 10)
+    assert accuracy.totals(9 * ACCURACY_WINDOW_S) == (0, 0)
+
+
+def test_problems_are_said_in_words_and_a_healthy_replica_has_none() -> None:
+    """One sentence each."""
+    feed = Feed(incarnation="i", block_size=16, max_blocks=9, now=0.0)
+    assert problems_of(feed, 0, predicted=0, actual=0) == ("its first snapshot has not come yet: no locality credit",)
+    feed.tick(9.0)
+    feed.counters = Counter({"snapshot_overflows": 1})
+    assert problems_of(feed, 3, predicted=90_000, actual=20_000) == (
+        "it has fallen silent: not routable",
+        "3 of its messages were malformed",
+        "it claims more blocks than its pool can hold",
+        "cached tokens predicted 90000, counted by the engine 20000",
+    )
