@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import ray
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 
+from cluster.cache_dir import cache_dir
 from cluster.config import ClusterConfig, ModelConfig, load_config, parse_config
 from cluster.serve_ingress import INGRESS_DEPLOYMENT, Ingress
 from workers.replica import Worker
@@ -86,8 +86,3 @@ def _settings(model: ModelConfig) -> dict[str, Any]:
         "engine_args": model.engine_args,
         "cache_dir": str(cache_dir()),
     }
-
-
-def cache_dir() -> Path:
-    """Where prepared demo models live: `KVIST_CACHE`, else the user's cache folder."""
-    return Path(os.environ.get("KVIST_CACHE") or Path.home() / ".cache" / "kvist")

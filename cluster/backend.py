@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -31,6 +31,16 @@ class Routed(msgspec.Struct, frozen=True, kw_only=True):
     predicted_cached_tokens: int
 
 
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """How the cluster is, for probes and people. `ready`: every model has a routable replica; `warm`: every configured
+    replica is routable and its blocks are known. `replicas` are plain data, one entry each."""
+
+    ready: bool
+    warm: bool
+    detail: str
+    replicas: list[dict[str, Any]] = msgspec.field(default_factory=list)
+
+
 class TokenStream(Protocol):
     """One running generation. Iterated once; its last delta has a finish reason.
 
@@ -57,6 +67,6 @@ class Backend(Protocol):
         """Choose a replica and reserve on it, in one synchronous step. Raises `NoReplica`."""
         ...
 
-    def ready(self) -> bool:
-        """Whether a replica is routable now."""
+    def health(self) -> Health:
+        """How it is now. Cheap; never waits."""
         ...

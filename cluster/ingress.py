@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
@@ -87,9 +88,9 @@ def _add_probes(app: FastAPI, backend: Backend) -> None:
 
     @app.get("/healthz")
     def healthz() -> JSONResponse:
-        if backend.ready():
-            return JSONResponse({"status": "ok"})
-        return JSONResponse({"status": "unavailable", "reason": "no replica is routable"}, status_code=503)
+        health = backend.health()
+        body = {"status": "ok" if health.ready else "unavailable", **msgspec.to_builtins(health)}
+        return JSONResponse(body, status_code=200 if health.ready else 503)
 
 
 def _model_entry(name: str, model: ServedModel, created: datetime) -> dict[str, Any]:

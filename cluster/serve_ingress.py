@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from cluster.cache_dir import cache_dir
 from cluster.config import ClusterConfig, ModelConfig, parse_config
 from cluster.ingress import build_app
-from cluster.models.served import Rules, ServedModel, load_model
-from cluster.serve_backend import ModelPlane, ServeBackend
+from cluster.models.served import ServedModel, load_model
+from cluster.prompt.canonical import Rules
+from cluster.serve_backend import ServeBackend
+from cluster.serve_plane import ModelPlane
 from cluster.tenants import Tenants
+from router.errors import InvalidRequest
 from router.fleet import Fleet
 from router.policy import policy_named
 from workers.models import resolve_model
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from pathlib import Path
 
     from fastapi import FastAPI
     from ray.serve.handle import DeploymentHandle
@@ -28,11 +32,14 @@ INGRESS_DEPLOYMENT: Final = "Ingress"
 class Ingress:
     """One HTTP front door. It holds the whole index of every model and shares nothing with its siblings."""
 
-    async def __init__(self, config: dict[str, Any], workers: dict[str, DeploymentHandle]) -> None:
+    # Serve awaits the constructor of a deployment.
+    async def __init__(self, config: dict[str, Any], workers: dict[str, DeploymentHandle]) -> None:  # type: ignore[misc]
         parsed = parse_config(config)
         self._models = await asyncio.to_thread(load_models, parsed)
-        planes = {model.name: plane_of(model, workers[model.name]) for model in parsed.models}
-        self._backend = ServeBackend(planes, parsed)
+        planes: dict[str, ModelPlane] = {}
+        for model in parsed.models:
+            planes |= dict.fromkeys(model.served_names(), plane_of(model, workers[model.name]))
+        self._backend = ServeBackend(planes, expected_replicas=sum(model.replicas for model in parsed.models))
         await self._backend.start_planes()
         self._tenants = Tenants.sharing_default(parsed.api_keys)
 
@@ -46,16 +53,28 @@ def plane_of(model: ModelConfig, handle: DeploymentHandle) -> ModelPlane:
     return ModelPlane(deployment=model.deployment, fleet=fleet, handle=handle, clock=time.monotonic)
 
 
-def load_models(config: ClusterConfig) -> Mapping[str, ServedModel]:
-    """Every served name with its tokenizer, template and rules; names of one model share the tokenizer."""
-    from cluster.app import cache_dir  # noqa: PLC0415 - the graph imports this module
-
+def load_models(config: ClusterConfig) -> dict[str, ServedModel]:
+    """Every served name with its tokenizer, template and rules. Raises `InvalidRequest` with a plain reason."""
     models = {}
     for model in config.models:
         folder = resolve_model(model.source, cache_dir(), template=model.template)
+        window = context_window(model, folder)
         for name, rules in model.served_names().items():
-            models[name] = load_model(folder, name=name, max_model_len=0, rules=Rules(**rules.model_dump()))
+            canonical = Rules(
+                attribution_line=rules.strip_anthropic_preamble,
+                equivalent_forms=rules.equivalent_forms,
+                volatile_lines=rules.volatile_lines,
+            )
+            models[name] = load_model(folder, name=name, max_model_len=window, rules=canonical)
     return models
 
 
-__all__ = ["INGRESS_DEPLOYMENT", "Ingress", "Path"]
+def context_window(model: ModelConfig, folder: Path) -> int:
+    """Tokens of prompt and answer together: the engine's own setting, else what the model was made for."""
+    if "max_model_len" in model.engine_args:
+        return int(model.engine_args["max_model_len"])
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    window = config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
+    if window is None:
+        raise InvalidRequest(f"model {model.name}: its config names no context window; set engine_args.max_model_len")
+    return int(window)

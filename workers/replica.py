@@ -13,6 +13,7 @@ from ray import serve
 
 from router.errors import ReplicaDied
 from router.replicas import ReplicaInfo
+from workers.chat_template import HeadLayout  # noqa: TC001 - msgspec reads the annotation at run time
 from workers.event_pump import EventPump
 from workers.models import resolve_model
 
@@ -30,7 +31,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     source: str
-    template: str
+    template: HeadLayout
     engine: str
     engine_args: dict[str, Any]
     cache_dir: str
@@ -50,7 +51,8 @@ def create_engine(settings: WorkerSettings, path: Path) -> Engine:
 class Worker:
     """One engine with its relay and publisher. Serve creates, health-checks, drains and stops it."""
 
-    async def __init__(self, settings: dict[str, Any]) -> None:
+    # Serve awaits the constructor of a deployment.
+    async def __init__(self, settings: dict[str, Any]) -> None:  # type: ignore[misc]
         parsed = msgspec.convert(settings, WorkerSettings)
         path = await asyncio.to_thread(resolve_model, parsed.source, Path(parsed.cache_dir), template=parsed.template)
         self._engine = create_engine(parsed, path)

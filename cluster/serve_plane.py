@@ -1,0 +1,151 @@
+"""One model deployment as one ingress reaches it: choose with the fleet, call through the handle, account for it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from ray.exceptions import RayActorError, RayTaskError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+
+from cluster.backend import Job, Routed
+from router.errors import KvistError, NoReplica, ReplicaDied
+from router.hashing import block_hashes, seed_of
+from router.membership import MEMBERSHIP
+from router.replicas import PromptBlocks, ReplicaInfo
+from router.serve_router import ROUTE_KWARG, Route
+from router.subscriber import Subscriber
+from workers.engine import Generation
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+
+    from ray.serve.handle import DeploymentHandle
+
+    from router.fleet import Decision, Fleet
+    from router.membership import Metadata
+    from workers.engine import TokenDelta
+
+TOKEN_BYTES = 4
+
+
+class ModelPlane:
+    """A fleet, the subscriber that feeds it, and the handle that reaches its replicas. Used on one event loop."""
+
+    def __init__(self, *, deployment: str, fleet: Fleet, handle: DeploymentHandle, clock: Callable[[], float]) -> None:
+        self.fleet = fleet
+        self._deployment = deployment
+        self._streaming = handle.options(stream=True)
+        self._clock = clock
+        self._subscriber = Subscriber(fleet, clock)
+        self._known: dict[str, ReplicaInfo] = {}
+        self._running: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<ModelPlane {self.fleet!r}>"
+
+    def start(self) -> None:
+        """Follow membership and events from now on. Needs a running loop."""
+        self._running = asyncio.create_task(self._subscriber.run())
+        MEMBERSHIP.watch(self._deployment, self._on_members)
+        if not self._streaming.is_initialized:
+            self._streaming._init()  # noqa: SLF001 - else the router, hence membership, exists only after a first call
+
+    async def close(self) -> None:
+        """Leave no socket and no task behind."""
+        await self._subscriber.close()
+        if self._running is not None:
+            await self._running
+
+    def start_stream(self, job: Job) -> ServeStream:
+        """Choose and reserve, in one synchronous step, then call. Raises `NoReplica` when nothing is routable."""
+        seed = seed_of(self.fleet.model, salt=job.tenant.salt)
+        hashes = {size: block_hashes(job.tokens, block_size=size, seed=seed) for size in self.fleet.block_sizes}
+        prompt = PromptBlocks(prompt_tokens=len(job.tokens) // TOKEN_BYTES, hashes=hashes)
+        return ServeStream(plane=self, job=job, decision=self.fleet.choose(prompt, self._clock()))
+
+    def call(self, generation: Generation, route: Route) -> Any:
+        """Send a generation to the replicas that `route` names; iterate the result for its deltas."""
+        return self._streaming.generate.remote(generation, **{ROUTE_KWARG: route})
+
+    def moved(self, decision: Decision, replica: str) -> None:
+        """Serve sent the request elsewhere."""
+        self.fleet.moved(decision.reservation, replica, self._clock())
+
+    def first_token(self, decision: Decision, cached_tokens: int) -> None:
+        """The prompt is computed, all but what the engine found in its cache."""
+        self.fleet.first_token(decision.reservation, cached_tokens, self._clock())
+
+    def finish(self, decision: Decision) -> None:
+        """The request has ended, in whatever way. Safe to call again."""
+        self.fleet.finish(decision.reservation, self._clock())
+
+    def _on_members(self, replicas: Mapping[str, Metadata]) -> None:
+        for replica in self._known.keys() - replicas.keys():
+            del self._known[replica]
+            self._subscriber.remove(replica)
+        for replica, metadata in replicas.items():
+            if replica in self._known or not metadata:
+                continue
+            self._known[replica] = info = ReplicaInfo.from_metadata(dict(metadata))
+            self._subscriber.add(info)
+
+
+class ServeStream:
+    """One running generation. Its reservation is given back exactly once, however the stream ends."""
+
+    def __init__(self, *, plane: ModelPlane, job: Job, decision: Decision) -> None:
+        self._plane = plane
+        self._decision = decision
+        self._routed = Routed(replica=decision.candidates[0], predicted_cached_tokens=decision.predicted_cached_tokens)
+        generation = Generation(
+            request_id=job.request_id,
+            tokens=job.tokens,
+            sampling=job.sampling,
+            cache_salt=job.tenant.salt,
+            session_id=job.session,
+            expected_cached_tokens=decision.predicted_cached_tokens,
+        )
+        self._call = plane.call(generation, Route(candidates=decision.candidates, on_routed=self._on_routed))
+        self._deltas = self._run()
+
+    @property
+    def routed(self) -> Routed:
+        """The choice; after Serve had to send it elsewhere, that replica, of which nothing was predicted."""
+        return self._routed
+
+    def __aiter__(self) -> AsyncIterator[TokenDelta]:
+        return self._deltas
+
+    async def aclose(self) -> None:
+        """Abort the generation, wherever it is."""
+        await self._deltas.aclose()
+        self._call.cancel()
+        self._plane.finish(self._decision)
+
+    def _on_routed(self, replica: str) -> None:
+        if replica != self._routed.replica:
+            self._plane.moved(self._decision, replica)
+            self._routed = Routed(replica=replica, predicted_cached_tokens=0)
+
+    async def _run(self) -> AsyncGenerator[TokenDelta, None]:
+        try:
+            async for delta in self._call:
+                if delta.cached_tokens is not None:
+                    self._plane.first_token(self._decision, delta.cached_tokens)
+                yield delta
+        except Exception as fault:
+            raise _mapped(fault) from fault
+        finally:
+            self._plane.finish(self._decision)
+
+
+def _mapped(fault: Exception) -> Exception:
+    """Ray's exceptions as ours, without their text: it may hold a traceback."""
+    if isinstance(fault, RayTaskError) and isinstance(fault.cause, KvistError):
+        return fault.cause
+    if isinstance(fault, BackPressureError | DeploymentUnavailableError):
+        return NoReplica("every replica is full or unavailable")
+    if isinstance(fault, RayActorError | RayTaskError):
+        return ReplicaDied("the replica failed while serving the request")
+    return fault
