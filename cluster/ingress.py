@@ -66,14 +66,14 @@ def _add_models(app: FastAPI, models: Mapping[str, ServedModel], tenants: Tenant
     created = datetime.now(UTC).replace(microsecond=0)
 
     @app.get("/v1/models")
-    def list_models(request: Request) -> JSONResponse:
+    async def list_models(request: Request) -> JSONResponse:
         _authenticate(tenants, request)
         entries = [_model_entry(name, model, created) for name, model in models.items()]
         ends = {"first_id": next(iter(models), None), "last_id": next(reversed(list(models)), None)}
         return JSONResponse({"object": "list", "data": entries, "has_more": False, **ends})
 
     @app.get("/v1/models/{name:path}")
-    def get_model(request: Request, name: str) -> JSONResponse:
+    async def get_model(request: Request, name: str) -> JSONResponse:
         _authenticate(tenants, request)
         if name not in models:
             raise UnknownModel(f"model: `{name}` is not served here")
@@ -83,11 +83,11 @@ def _add_models(app: FastAPI, models: Mapping[str, ServedModel], tenants: Tenant
 def _add_probes(app: FastAPI, backend: Backend) -> None:
     @app.api_route("/", methods=["GET", "HEAD"])
     @app.api_route("/api/hello", methods=["GET", "HEAD"])
-    def hello() -> Response:
+    async def hello() -> Response:
         return Response()
 
     @app.get("/healthz")
-    def healthz() -> JSONResponse:
+    async def healthz() -> JSONResponse:
         health = backend.health()
         body = {"status": "ok" if health.ready else "unavailable", **msgspec.to_builtins(health)}
         return JSONResponse(body, status_code=200 if health.ready else 503)

@@ -1,0 +1,123 @@
+"""Tokens to text, however they come in pieces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from cluster.output.assembly import Assembly, Ending
+from cluster.output.detokenizer import Detokenizer
+from cluster.output.stop import StopScanner
+from router.errors import ReplicaDied
+from tests.cluster.support import packed
+from workers.engine import TokenDelta
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from cluster.models.served import ServedModel
+
+
+@given(
+    tokens=st.lists(st.lists(st.integers(0, 4095), max_size=4), max_size=20),
+)
+@settings(deadline=None, max_examples=200)
+def test_text_in_pieces_equals_decoding_in_one_shot(
+    tiny_model: Path, served: ServedModel, tokens: list[list[int]]
+) -> None:
+    """Any tokens at all, also those that cut characters or are no valid UTF-8 together."""
+    whole = Tokenizer.from_file(str(tiny_model / "tokenizer.json"))
+    detokenizer = Detokenizer(served.vocabulary)
+    text = "".join([*(detokenizer.push(packed(part)) for part in tokens), detokenizer.finish()])
+    assert text == whole.decode([token for part in tokens for token in part], skip_special_tokens=True)
+
+
+@given(text=st.text(max_size=60))
+@settings(deadline=None, max_examples=200)
+def test_a_character_never_leaves_in_parts(served: ServedModel, text: str) -> None:
+    tokens = served._segmenter.plan(text.replace("<", "")).encode()
+    detokenizer = Detokenizer(served.vocabulary)
+    parts = [detokenizer.push(tokens[i : i + 4]) for i in range(0, len(tokens), 4)]
+    assert "".join(parts) == text.replace("<", "")
+    assert detokenizer.finish() == ""
+
+
+def test_tokens_beyond_the_vocabulary_are_no_text(served: ServedModel) -> None:
+    assert Detokenizer(served.vocabulary).push(packed([999_999])) == ""
+
+
+def naive(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
+    """Read character by character; the first stop string that is complete wins, of several the longest."""
+    for end in range(len(text) + 1):
+        ending = [stop for stop in stops if text[:end].endswith(stop)]
+        if ending:
+            longest = max(ending, key=len)
+            return text[: end - len(longest)], longest
+    return text, None
+
+
+@given(
+    parts=st.lists(st.text("ab\n", max_size=5), max_size=12),
+    stops=st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=4),
+)
+@settings(deadline=None, max_examples=500)
+def test_stop_strings_are_found_however_the_text_is_cut(parts: list[str], stops: list[str]) -> None:
+    scanner = StopScanner(stops)
+    sent, found = "", None
+    for part in parts:
+        text, found = scanner.push(part)
+        sent += text
+        if found is not None:
+            break
+    else:
+        sent += scanner.finish()
+    assert (sent, found) == naive("".join(parts), stops)
+
+
+def test_only_what_could_become_a_stop_string_is_held_back() -> None:
+    scanner = StopScanner(["END"])
+    assert scanner.push("say EN").text == "say "
+    assert scanner.push("TER").text == "ENTER"
+    assert scanner.push("E") == ("", None)
+    assert scanner.finish() == "E"
+
+
+@pytest.fixture
+def assembly(served: ServedModel) -> Assembly:
+    return Assembly(served.vocabulary, stops=["zz"], prompt_tokens=10)
+
+
+def test_usage_counts_and_never_claims_more_cached_tokens_than_the_prompt_has(assembly: Assembly) -> None:
+    assembly.push(TokenDelta(tokens=packed([300, 301]), cached_tokens=99))
+    assert assembly.usage == (10, 10, 2)
+    assembly.push(TokenDelta(tokens=packed([302])))
+    assert assembly.usage.output_tokens == 3
+
+
+def test_held_text_leaves_at_the_end(assembly: Assembly, served: ServedModel) -> None:
+    z = served._segmenter.plan("z").encode()
+    assert assembly.push(TokenDelta(tokens=z)) == ("", None)
+    assert assembly.push(TokenDelta(finish_reason="length")) == ("z", Ending("length"))
+
+
+def test_a_character_cut_by_the_end_is_shown_as_such(assembly: Assembly, served: ServedModel) -> None:
+    cut = next(token for token in range(4096) if served.vocabulary.bytes_of(packed([token])) == b"\xe9")
+    piece = assembly.push(TokenDelta(tokens=packed([cut]), finish_reason="stop"))
+    assert piece == ("�", Ending("end"))
+
+
+def test_nothing_follows_a_stop_string(assembly: Assembly, served: ServedModel) -> None:
+    deltas = [TokenDelta(tokens=served._segmenter.plan(text).encode()) for text in ("a", "zz", "b")]
+    assert assembly.push_all(deltas) == ("a", Ending("stop_sequence", "zz"))
+    assert assembly.push_all(deltas[:1]) == ("a", None)
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_a_generation_that_the_engine_gave_up_is_no_answer(assembly: Assembly, reason: str) -> None:
+    with pytest.raises(ReplicaDied, match=reason):
+        assembly.push(TokenDelta(finish_reason=reason))  # type: ignore[arg-type]

@@ -1,0 +1,296 @@
+"""Anthropic's own SDK against the ingress."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import anthropic
+import httpx
+import pytest
+
+from cluster.tenants import Tenants
+from router.errors import ReplicaDied
+from tests.cluster.support import REPLICA, serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from cluster.models.served import ServedModel
+    from tests.cluster.support import Service
+
+pytestmark = pytest.mark.anyio
+HEADER = "x-anthropic-billing-header: cc_version=2.1.332.0ab; cc_entrypoint=cli;"
+USER: Any = {"role": "user", "content": "Which sensors failed last night?"}
+
+
+def client(service: Service, key: str = "any") -> anthropic.AsyncAnthropic:
+    return anthropic.AsyncAnthropic(base_url=service.url, api_key=key, max_retries=0)
+
+
+@pytest.fixture
+async def sdk(service: Service) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    async with client(service) as opened:
+        yield opened
+
+
+def spoken(served: ServedModel, text: str) -> list[bytes]:
+    """One delta per token of `text`."""
+    tokens = served._segmenter.plan(text).encode()
+    return [tokens[i : i + 4] for i in range(0, len(tokens), 4)]
+
+
+async def record(stream: AsyncIterator[Any], events: list[str]) -> None:
+    async for event in stream:
+        events.append(event.type)
+
+
+async def test_an_answer_has_text_reason_usage_and_a_request_id(
+    service: Service, sdk: anthropic.AsyncAnthropic, served: ServedModel
+) -> None:
+    service.engine.script = spoken(served, "Two: the wind vane, né 風.")
+    service.engine.cached_tokens = 5
+    message = await sdk.messages.create(model="tiny", max_tokens=50, system="Be brief.", messages=[USER])
+    assert message.content[0].text == "Two: the wind vane, né 風."  # type: ignore[union-attr]
+    assert (message.stop_reason, message.stop_sequence, message.role) == ("end_turn", None, "assistant")
+    prompt_tokens = len(service.backend.jobs[0].tokens) // 4
+    assert message.usage.input_tokens == prompt_tokens - 5
+    assert message.usage.cache_read_input_tokens == 5
+    assert message.usage.cache_creation_input_tokens == 0
+    assert message.usage.output_tokens == len(service.engine.script)
+    assert message._request_id == service.backend.jobs[0].request_id
+    assert message._request_id is not None
+    assert message._request_id.startswith("req_")
+    assert len(message._request_id) <= len("req_") + 36
+
+
+async def test_the_answer_of_one_turn_extends_into_the_next_prompt(
+    service: Service, sdk: anthropic.AsyncAnthropic, served: ServedModel
+) -> None:
+    service.engine.script = spoken(served, "The vane.")
+    first = await sdk.messages.create(model="tiny", max_tokens=50, system="Be brief.", messages=[USER])
+    said: Any = {"role": "assistant", "content": first.content}
+    await sdk.messages.create(
+        model="tiny", max_tokens=50, system="Be brief.", messages=[USER, said, {"role": "user", "content": "Why?"}]
+    )
+    before, after = (job.tokens for job in service.backend.jobs)
+    assert after.startswith(before + b"".join(service.engine.script))
+
+
+async def test_the_streaming_helper_sees_text_and_the_true_usage(
+    service: Service, sdk: anthropic.AsyncAnthropic, served: ServedModel
+) -> None:
+    service.engine.script = spoken(served, "Two of them, 風.")
+    service.engine.cached_tokens = 7
+    async with sdk.messages.stream(model="tiny", max_tokens=50, messages=[USER]) as stream:
+        events = [event async for event in stream]
+        final = await stream.get_final_message()
+    assert final.content[0].text == "Two of them, 風."  # type: ignore[union-attr]
+    assert (final.stop_reason, final.usage.cache_read_input_tokens) == ("end_turn", 7)
+    kinds = [event.type for event in events]
+    assert kinds[:2] == ["message_start", "content_block_start"]
+    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+    start: Any = events[0]
+    prompt_tokens = len(service.backend.jobs[0].tokens) // 4
+    assert (start.message.usage.input_tokens, start.message.usage.cache_read_input_tokens) == (prompt_tokens - 7, 7)
+
+
+async def test_the_wire_form_of_a_stream_is_the_protocols(service: Service) -> None:
+    body = {"model": "tiny", "max_tokens": 50, "messages": [USER], "stream": True}
+    async with httpx.AsyncClient() as http:
+        response = await http.post(f"{service.url}/v1/messages?beta=true", json=body)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert "content-encoding" not in response.headers
+    assert response.headers["x-kvist-replica"] == REPLICA
+    assert response.headers["x-kvist-predicted-cached-tokens"] == "8"
+    stages = [part.split(";")[0] for part in response.headers["server-timing"].split(", ")]
+    assert stages == ["parse", "canonical", "template", "tokenize", "route", "ttft"]
+    assert "[DONE]" not in response.text
+    for event in response.text.strip().split("\n\n"):
+        name, data = event.split("\n")
+        assert name == "event: " + json.loads(data.removeprefix("data: "))["type"]
+
+
+async def test_a_stop_sequence_ends_the_answer_and_the_generation(
+    service: Service, sdk: anthropic.AsyncAnthropic, served: ServedModel
+) -> None:
+    service.engine.script = spoken(served, "one two three")
+    service.engine.endless = True
+    message = await sdk.messages.create(model="tiny", max_tokens=4000, messages=[USER], stop_sequences=["wo th", "zzz"])
+    assert message.content[0].text == "one t"  # type: ignore[union-attr]
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "wo th")
+    async with asyncio.timeout(20):
+        await service.engine.aborted.wait()
+    assert (await service.ended()).outcome == "completed"
+
+
+async def test_max_tokens_ends_the_answer(service: Service, sdk: anthropic.AsyncAnthropic, served: ServedModel) -> None:
+    service.engine.script = spoken(served, "one two three four")
+    message = await sdk.messages.create(model="tiny", max_tokens=2, messages=[USER])
+    assert (message.stop_reason, message.usage.output_tokens) == ("max_tokens", 2)
+
+
+async def test_max_tokens_is_cut_to_what_the_context_leaves(
+    service: Service, sdk: anthropic.AsyncAnthropic, served: ServedModel
+) -> None:
+    await sdk.messages.create(model="tiny", max_tokens=128_000, messages=[USER], timeout=60)
+    job = service.backend.jobs[0]
+    assert job.sampling.max_tokens == served.max_model_len - len(job.tokens) // 4
+
+
+async def test_a_prompt_longer_than_the_context_is_refused_in_the_words_clients_parse(
+    service: Service, sdk: anthropic.AsyncAnthropic
+) -> None:
+    long: Any = {"role": "user", "content": "word and number 12 " * 3000}
+    with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > 4095 maximum"):
+        await sdk.messages.create(model="tiny", max_tokens=5, messages=[long])
+    assert service.backend.jobs == []
+    assert (await service.ended()).outcome == "client_error"
+
+
+async def test_an_empty_answer_has_no_block(service: Service, sdk: anthropic.AsyncAnthropic) -> None:
+    service.engine.script = []
+    message = await sdk.messages.create(model="tiny", max_tokens=5, messages=[USER])
+    assert (message.content, message.stop_reason) == ([], "end_turn")
+
+
+async def test_count_tokens_is_exact_and_equal_with_and_without_the_attribution_line(
+    service: Service, sdk: anthropic.AsyncAnthropic
+) -> None:
+    plain = await sdk.messages.count_tokens(model="tiny", system="Be brief.", messages=[USER])
+    headed = await sdk.messages.count_tokens(
+        model="tiny",
+        system=[{"type": "text", "text": HEADER}, {"type": "text", "text": "Be brief."}],
+        messages=[USER],
+    )
+    await sdk.messages.create(model="tiny", max_tokens=5, system=f"{HEADER}\nBe brief.", messages=[USER])
+    assert plain.input_tokens == headed.input_tokens == len(service.backend.jobs[0].tokens) // 4
+    headed_report = await service.ended(2)
+    assert [change.before for change in headed_report.changes] == [HEADER]
+    assert (headed_report.outcome, headed_report.api) == ("completed", "count_tokens")
+
+
+async def test_a_last_assistant_message_is_continued(
+    service: Service, sdk: anthropic.AsyncAnthropic, served: ServedModel
+) -> None:
+    opened: Any = {"role": "assistant", "content": "The first is"}
+    await sdk.messages.create(model="tiny", max_tokens=5, messages=[USER, opened])
+    (continued,) = service.backend.jobs
+    assert continued.tokens.endswith(b"".join(spoken(served, "The first is")))
+
+
+async def test_unknown_models_are_not_found(service: Service, sdk: anthropic.AsyncAnthropic) -> None:
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        await sdk.messages.create(model="other", max_tokens=5, messages=[USER])
+    body: Any = caught.value.body
+    assert body["error"]["type"] == "not_found_error"
+    assert body["request_id"] == caught.value.request_id
+
+
+async def test_a_full_cluster_is_overloaded_and_says_when_to_come_back(
+    service: Service, sdk: anthropic.AsyncAnthropic
+) -> None:
+    service.backend.routable = False
+    with pytest.raises(anthropic.APIStatusError) as caught:
+        await sdk.messages.create(model="tiny", max_tokens=5, messages=[USER])
+    body: Any = caught.value.body
+    assert (caught.value.status_code, body["error"]["type"]) == (529, "overloaded_error")
+    assert caught.value.response.headers["retry-after"] == "1"
+    assert "secret" not in caught.value.response.text
+    assert (await service.ended()).outcome == "rejected_capacity"
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "words"),
+    [
+        (ReplicaDied("secret"), "failed_replica", "the replica failed, try again"),
+        (RuntimeError("secret"), "failed_internal", "internal error"),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_failure_before_the_first_token_is_a_status_without_its_own_words(
+    service: Service, sdk: anthropic.AsyncAnthropic, error: Exception, outcome: str, words: str, stream: bool
+) -> None:
+    service.engine.script, service.engine.error = [], error
+    with pytest.raises(anthropic.InternalServerError) as caught:
+        await sdk.messages.create(model="tiny", max_tokens=5, messages=[USER], stream=stream)
+    body: Any = caught.value.body
+    assert body["error"] == {"type": "api_error", "message": words}
+    assert (await service.ended()).outcome == outcome
+
+
+async def test_a_failure_in_the_middle_closes_the_block_and_sends_an_error_event(
+    service: Service, sdk: anthropic.AsyncAnthropic
+) -> None:
+    service.engine.error = ReplicaDied("secret")
+    events: list[str] = []
+    stream = await sdk.messages.create(model="tiny", max_tokens=5, messages=[USER], stream=True)
+    with pytest.raises(anthropic.APIStatusError, match="the replica failed"):
+        await record(stream, events)
+    assert events[-1] == "content_block_stop"
+    assert (await service.ended()).outcome == "failed_replica"
+
+
+@pytest.mark.parametrize("ending", [None, "abort", "error"])
+async def test_a_generation_that_ends_without_a_reason_is_a_failure(
+    service: Service, sdk: anthropic.AsyncAnthropic, ending: Any
+) -> None:
+    service.engine.ending = ending
+    with pytest.raises(anthropic.InternalServerError):
+        await sdk.messages.create(model="tiny", max_tokens=5, messages=[USER])
+    assert (await service.ended()).outcome == "failed_replica"
+
+
+async def test_a_long_prefill_gets_its_start_with_the_prediction_and_pings(served: ServedModel) -> None:
+    body = {"model": "tiny", "max_tokens": 50, "messages": [USER], "stream": True}
+    async with serving({"tiny": served}, Tenants(), ping_interval_s=0.02) as service:
+        service.engine.gate.clear()
+        service.engine.cached_tokens = 4
+        seen: list[dict[str, Any]] = []
+        async with (
+            httpx.AsyncClient(timeout=30) as http,
+            http.stream("POST", f"{service.url}/v1/messages", json=body) as response,
+        ):
+            assert "ttft" not in response.headers["server-timing"]
+            assert response.headers["x-kvist-replica"] == REPLICA
+            async for line in response.aiter_lines():
+                if line.startswith("data: "):
+                    seen.append(json.loads(line.removeprefix("data: ")))
+                if len(seen) == 3:
+                    service.engine.gate.set()
+    assert [event["type"] for event in seen[:3]] == ["message_start", "ping", "ping"]
+    assert seen[0]["message"]["usage"]["cache_read_input_tokens"] == 8
+    (last,) = [event for event in seen if event["type"] == "message_delta"]
+    assert last["usage"]["cache_read_input_tokens"] == 4
+    assert seen[-1]["type"] == "message_stop"
+
+
+async def test_malformed_bodies_are_told_what_is_wrong(service: Service) -> None:
+    async with httpx.AsyncClient() as http:
+        response = await http.post(f"{service.url}/v1/messages", content=b"{", headers={"content-type": "text/plain"})
+    assert (response.status_code, response.json()["error"]["type"]) == (400, "invalid_request_error")
+    assert response.headers["request-id"] == response.json()["request_id"]
+
+
+async def test_keys_are_asked_for_in_either_header(served: ServedModel) -> None:
+    async with serving({"tiny": served}, Tenants.sharing_default(["k1", "k2"])) as service:
+        ask: Any = {"model": "tiny", "max_tokens": 5, "messages": [USER]}
+        async with client(service, "k1") as sdk:
+            await sdk.messages.create(**ask)
+        async with httpx.AsyncClient() as http:
+            answer = await http.post(f"{service.url}/v1/messages", json=ask, headers={"x-api-key": "k2"})
+        assert answer.status_code == 200
+        async with client(service, "k3") as sdk:
+            with pytest.raises(anthropic.AuthenticationError) as caught:
+                await sdk.messages.create(**ask)
+        body: Any = caught.value.body
+        assert body["error"]["type"] == "authentication_error"
+
+
+async def test_models_are_listed_for_this_sdk(service: Service, sdk: anthropic.AsyncAnthropic) -> None:
+    models = [model async for model in sdk.models.list(limit=1000)]
+    assert [(model.id, model.display_name, model.type) for model in models] == [("tiny", "tiny", "model")]
+    assert (await sdk.models.retrieve("tiny")).id == "tiny"
+    with pytest.raises(anthropic.NotFoundError):
+        await sdk.models.retrieve("other")
