@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from router.errors import NoReplica, WireError
-from router.feed import Apply, Feed, FeedAction, RequestSnapshot, Reset, State
+from router.errors import KvistBug, NoReplica, WireError
+from router.feed import Apply, Feed, FeedAction, RequestSnapshot, Reset
 from router.index import Depth, Index, IndexOverflow, held
 from router.limits import INDEX_MARGIN_BLOCKS, INDEX_OFFLOADED_BLOCKS
 from router.load import Loads, PrefillRate, ReplicaLoad, Reservation
@@ -49,7 +49,7 @@ class Decision(msgspec.Struct, frozen=True):
 class _Member:
     """One replica: what it said of itself, its stream, and how true our picture of it proved."""
 
-    __slots__ = ("accuracy", "bad_messages", "block_size", "feed", "info", "load", "name")
+    __slots__ = ("accuracy", "alive", "bad_messages", "believed", "block_size", "feed", "info", "load", "name")
 
     def __init__(self, info: ReplicaInfo, feed: Feed, load: ReplicaLoad) -> None:
         self.info = info
@@ -59,6 +59,8 @@ class _Member:
         self.load = load
         self.accuracy = Accuracy()
         self.bad_messages = 0
+        self.alive = feed.alive  # the feed's answers, kept ready for the choice to read
+        self.believed = not feed.fenced
 
 
 class Fleet:
@@ -89,7 +91,7 @@ class Fleet:
     @property
     def routable(self) -> tuple[str, ...]:
         """Replicas whose lease holds, fenced ones included."""
-        return tuple([name for name, member in self._members.items() if member.feed.alive])
+        return tuple([name for name, member in self._members.items() if member.alive])
 
     @property
     def open_reservations(self) -> int:
@@ -163,9 +165,9 @@ class Fleet:
 
         The reservation must be finished once, whatever becomes of the request. O(replicas · log prompt).
         """
-        chosen = [
-            one for one in self._members.values() if one.feed.state is not State.EXPIRED and one.name not in exclude
-        ]
+        chosen = [one for one in self._members.values() if one.alive]
+        if exclude:
+            chosen = [one for one in chosen if one.name not in exclude]
         if not chosen:
             raise NoReplica("no replica is routable now")
         candidates = self._candidates(chosen, prompt)
@@ -222,6 +224,8 @@ class Fleet:
             index.check_integrity()
         for member in self._members.values():
             member.feed.check_integrity()
+            if (member.alive, member.believed) != (member.feed.alive, not member.feed.fenced):
+                raise KvistBug(f"{member.name}: the fleet and its feed disagree")
 
     def resident(self, replica: str) -> dict[str, frozenset[int]]:
         """A copy of the blocks shown for a known replica, by medium, for tests and comparisons. O(its blocks)."""
@@ -229,7 +233,7 @@ class Fleet:
 
     def fenced(self, replica: str) -> bool:
         """Whether a known replica gets no locality credit now."""
-        return self._members[replica].feed.fenced
+        return not self._members[replica].believed
 
     def _index_of(self, member: _Member) -> Index:
         return self._indexes[member.block_size]
@@ -251,6 +255,8 @@ class Fleet:
             return None
 
     def _perform(self, member: _Member, actions: list[FeedAction], now: float) -> list[Action]:
+        """Do what the feed said, after every call of it."""
+        member.alive, member.believed = member.feed.alive, not member.feed.fenced
         index, name = self._index_of(member), member.name
         out: list[Action] = []
         for action in actions:
@@ -272,17 +278,17 @@ class Fleet:
             hashes = prompt.hashes.get(size, ())
             deepest_first: Sequence[int] = ()
             same = [member for member in members if member.block_size == size]
-            believed = [member.name for member in same if member.feed.state is State.LIVE]
+            believed = [member.name for member in same if member.believed]
             depths = index.match(hashes, believed)
             for member in same:
                 name, load = member.name, member.load
                 depth = depths.get(name, NOTHING)
                 end, coming = depth.disk, 0
                 ahead = load.inflight_blocks
-                if ahead and end < len(hashes) and hashes[end] in ahead and member.feed.state is State.LIVE:
+                if ahead and end < len(hashes) and hashes[end] in ahead and member.believed:
                     deepest_first = deepest_first or hashes[::-1]
                     coming = held(deepest_first, ahead, start=end) - end
-                found[name] = Candidate(name, size, depth, coming, load.backlog_tokens(), load.running())
+                found[name] = Candidate(name, size, depth, coming, load.backlog_tokens, load.running)
         return found
 
     @staticmethod
@@ -317,7 +323,7 @@ class Fleet:
             behind_frames=feed.behind,
             bad_messages=member.bad_messages,
             open_reservations=len(load.inflight),
-            backlog_tokens=load.backlog_tokens(),
+            backlog_tokens=load.backlog_tokens,
             predicted_cached_tokens=predicted,
             actual_cached_tokens=actual,
             counters=dict(feed.counters),

@@ -46,9 +46,15 @@ class Reservation(msgspec.Struct):
 
 
 class ReplicaLoad:
-    """The load of one replica as this ingress knows it."""
+    """The load of one replica as this ingress knows it.
 
-    __slots__ = ("fresh", "fresh_tokens", "gauge", "inflight", "inflight_blocks", "prefill_tokens")
+    `backlog_tokens` are prompt tokens to compute before a new request: the gauge and what it cannot know yet, or all of
+    our own. `running` are the requests that share the replica's steps. Both are kept ready for the choice to read.
+    """
+
+    __slots__ = (
+        "backlog_tokens", "fresh", "fresh_tokens", "gauge", "inflight", "inflight_blocks", "prefill_tokens", "running",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.gauge = IDLE
@@ -58,13 +64,13 @@ class ReplicaLoad:
         self.fresh: dict[int, int] = {}  # reservation → its tokens that the gauge may not count yet
         self.fresh_tokens = 0
 
-    def backlog_tokens(self) -> int:
-        """Prompt tokens to compute before a new request: the gauge and what it cannot know, or all of our own."""
-        return max(self.gauge.backlog_tokens + self.fresh_tokens, self.prefill_tokens)
+        self.backlog_tokens = 0
+        self.running = 0
 
-    def running(self) -> int:
-        """Requests that share the replica's steps."""
-        return max(self.gauge.running + self.gauge.waiting + len(self.fresh), len(self.inflight))
+    def refresh(self) -> None:
+        """Bring the two sums up to date, after any change."""
+        self.backlog_tokens = max(self.gauge.backlog_tokens + self.fresh_tokens, self.prefill_tokens)
+        self.running = max(self.gauge.running + self.gauge.waiting + len(self.fresh), len(self.inflight))
 
 
 class Loads:
@@ -102,6 +108,7 @@ class Loads:
             if load.inflight[oldest].made_at > now - LOAD_SETTLE_S:
                 break
             load.fresh_tokens -= load.fresh.pop(oldest)
+        load.refresh()
 
     def reserve(self, reservation: Reservation) -> int:
         """Open a reservation on a known replica; the token that releases it, once. O(its first blocks)."""
@@ -174,6 +181,7 @@ class Loads:
             load.prefill_tokens += reservation.uncached_tokens
             load.fresh[token] = reservation.uncached_tokens
             load.fresh_tokens += reservation.uncached_tokens
+        load.refresh()
 
     def _detach(self, token: int, reservation: Reservation) -> None:
         load = self._replicas.get(reservation.replica)
@@ -182,11 +190,13 @@ class Loads:
         load.inflight_blocks.difference_update(reservation.first_hashes)
         if reservation.prefilling:
             self._settle(load, token, reservation)
+        load.refresh()
 
     @staticmethod
     def _settle(load: ReplicaLoad, token: int, reservation: Reservation) -> None:
         load.prefill_tokens -= reservation.uncached_tokens
         load.fresh_tokens -= load.fresh.pop(token, 0)
+        load.refresh()
 
 
 class PrefillRate:

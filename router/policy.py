@@ -74,13 +74,14 @@ class LeastTime(msgspec.Struct, frozen=True, kw_only=True):
         prompt_tokens, root, _, tokens_per_s = question
         ranked = []
         digest = xxhash.xxh3_64_intdigest
-        for candidate in candidates:
-            replica, block_size, (gpu, cpu, disk), coming, backlog, running = candidate
+        backlog_s, compute_s = 1.0 / tokens_per_s, (1.0 + self.compute_price) / tokens_per_s
+        for replica, block_size, (gpu, cpu, disk), coming, backlog, running in candidates:
             cached = min((disk + coming) * block_size, cacheable_tokens(prompt_tokens, block_size))
-            dearer = (1.0 - self.cpu_credit) * (cpu - gpu) + (1.0 - self.disk_credit) * (disk - cpu)
-            dearer += (1.0 - self.gpu_credit) * (gpu + coming)
-            tokens = backlog + (prompt_tokens - cached + dearer * block_size) * (1.0 + self.compute_price)
-            cost_s = tokens / tokens_per_s + running * self.decode_cost_s
+            dearer = (1.0 - self.gpu_credit) * (gpu + coming)
+            if disk > gpu:
+                dearer += (1.0 - self.cpu_credit) * (cpu - gpu) + (1.0 - self.disk_credit) * (disk - cpu)
+            uncached = prompt_tokens - cached + dearer * block_size
+            cost_s = backlog * backlog_s + uncached * compute_s + running * self.decode_cost_s
             score = Score(replica, cost_s, cached, backlog)
             ranked.append((round(cost_s / self.tie_s), digest(replica.encode(), root), replica, score))
         ranked.sort()

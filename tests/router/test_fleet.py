@@ -117,13 +117,16 @@ def test_siblings_meet_where_the_first_of_them_went_before_any_event_says_so() -
 
 def test_a_fenced_replica_gets_no_credit_but_stays_routable(fleet: Fleet) -> None:
     """Neither for what it showed nor for what is on its way."""
-    fleet.choose(prompt(hashes=[*PROMPT, 101, 102]), 0.1)
+    coming = prompt(hashes=list(range(2_001, 2_101)))
+    assert fleet.choose(coming, 0.1, exclude=frozenset({"cold"})).candidates == ("warm",)
     requests = fleet.on_frame("warm", frame("warm", 5, Stored("gpu", (7,))), 0.1)
     assert [action.replica for action in requests] == ["warm"]
     assert fleet.fenced("warm")
-    decision = fleet.choose(prompt(hashes=[*PROMPT, 101, 102]), 0.1)
-    assert set(decision.candidates) == {"warm", "cold"}
-    assert [score.cached_tokens for score in decision.scores] == [0, 0]
+    for one in (prompt(), coming):
+        decision = fleet.choose(one, 0.1)
+        fleet.finish(decision.reservation, 0.1)
+        assert set(decision.candidates) == {"warm", "cold"}
+        assert [score.cached_tokens for score in decision.scores] == [0, 0]
 
 
 def test_an_expired_lease_is_not_routable_and_without_replicas_there_is_no_choice(fleet: Fleet) -> None:
@@ -333,8 +336,11 @@ def test_another_policy_decides_when_it_is_given() -> None:
 
 def test_check_integrity_looks_into_every_part(fleet: Fleet) -> None:
     """A contradiction anywhere is found."""
+    fleet._members["warm"].alive = False
+    with pytest.raises(KvistBug, match="disagree"):
+        fleet.check_integrity()
     fleet._members["warm"].feed._known = 99
-    with pytest.raises(KvistBug):
+    with pytest.raises(KvistBug, match="live means"):
         fleet.check_integrity()
 
 

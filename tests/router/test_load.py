@@ -119,25 +119,25 @@ def test_a_request_counts_at_once_and_is_not_counted_again_when_the_gauge_has_it
     """Between the choice and the next gauge our own knowledge fills in."""
     loads.on_gauge("a", gauge(500, running=1), 0.0)
     loads.reserve(reservation(at=0.0))
-    assert loads["a"].backlog_tokens() == 560
-    assert loads["a"].running() == 2
+    assert loads["a"].backlog_tokens == 560
+    assert loads["a"].running == 2
     loads.on_gauge("a", gauge(500), LOAD_SETTLE_S / 2)
-    assert loads["a"].backlog_tokens() == 560
+    assert loads["a"].backlog_tokens == 560
     loads.on_gauge("a", gauge(560, running=1, waiting=1), LOAD_SETTLE_S * 2)
-    assert loads["a"].backlog_tokens() == 560
-    assert loads["a"].running() == 2
+    assert loads["a"].backlog_tokens == 560
+    assert loads["a"].running == 2
 
 
 def test_own_requests_without_a_first_token_are_a_floor_of_the_backlog(loads: Loads) -> None:
     """A gauge that has not heard of them does not make them vanish."""
     token = loads.reserve(reservation(at=0.0))
     loads.on_gauge("a", gauge(0), 5.0)
-    assert loads["a"].backlog_tokens() == 60
+    assert loads["a"].backlog_tokens == 60
     loads.first_token(token)
-    assert loads["a"].backlog_tokens() == 0
-    assert loads["a"].running() == 1
+    assert loads["a"].backlog_tokens == 0
+    assert loads["a"].running == 1
     loads.release(token)
-    assert loads["a"].running() == 0
+    assert loads["a"].running == 0
 
 
 def test_reservation_ttl_stops_requests_that_are_never_finished(loads: Loads) -> None:
@@ -168,7 +168,7 @@ def test_a_replica_that_left_and_came_back_starts_without_load(loads: Loads) -> 
     loads.first_token(token)
     loads.release(token)
     loads.release(other)
-    assert loads["a"].backlog_tokens() == 0
+    assert loads["a"].backlog_tokens == 0
     assert len(loads) == 0
     loads.check_integrity()
 
