@@ -66,7 +66,7 @@ def _split(raw: list[RawMessage]) -> tuple[tuple[Text, ...], tuple[Message, ...]
     answered = False
     for i, message in enumerate(raw):
         blocks = _blocks(message, i)
-        answered |= message.role == "assistant"
+        answered |= message.role == "assistant" and bool(blocks)
         if message.role in _INSTRUCTING and not messages:
             system += blocks
         elif message.role in _INSTRUCTING and answered:

@@ -78,7 +78,7 @@ def _messages(raw: list[RawMessage]) -> tuple[Message, ...]:
         if message.content is None:
             raise InvalidRequest(f"messages[{i}].content: field required")
         blocks = fields_of.text_blocks(message.content, f"messages[{i}].content")
-        answered |= message.role == "assistant"
+        answered |= message.role == "assistant" and bool(blocks)
         if answered and message.role == "system" and blocks:
             raise InvalidRequest(f"messages[{i}].role: `system` after an assistant turn is not supported yet")
         messages.append(Message(cast(Role, message.role), blocks))

@@ -120,9 +120,9 @@ def _line_rule(name: str, patterns: Sequence[LinePattern]) -> Rule:
 
 
 def _head_length(conversation: Conversation) -> int:
-    """How many messages precede the first assistant turn."""
-    roles = (i for i, message in enumerate(conversation.messages) if message.role == "assistant")
-    return next(roles, len(conversation.messages))
+    """How many messages precede the first assistant turn. One without content is none."""
+    turns = (i for i, message in enumerate(conversation.messages) if message.role == "assistant" and message.blocks)
+    return next(turns, len(conversation.messages))
 
 
 def _nonempty(blocks: tuple[Text, ...], path: str, changes: list[Change]) -> tuple[Text, ...]:

@@ -1,0 +1,306 @@
+"""Request bodies: what is read, what is ignored, what is refused and in which words."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster.api.chat import parse_chat
+from cluster.api.messages import parse_count, parse_message
+from cluster.prompt.conversation import Limits, Message, Text
+from router.errors import ClientError, InvalidRequest, RequestTooLarge
+from router.limits import (
+    MAX_BLOCKS_PER_MESSAGE,
+    MAX_BODY_BYTES,
+    MAX_IGNORED_FIELDS,
+    MAX_JSON_DEPTH,
+    MAX_MESSAGES,
+    MAX_STOP_SEQUENCE_CHARS,
+    MAX_STOP_SEQUENCES,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cluster.prompt.conversation import Conversation
+
+    Parser = Callable[[bytes], Conversation]
+
+USER: Any = {"role": "user", "content": "Hi"}
+PARSERS = pytest.mark.parametrize("parse", [parse_message, parse_chat])
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps({"model": "m", "max_tokens": 9, "messages": [USER], **fields}).encode()
+
+
+def test_a_message_is_read_with_its_sampling() -> None:
+    read = parse_message(
+        body(
+            system=[{"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}}],
+            temperature=0,
+            top_p=0.5,
+            top_k=3,
+            stop_sequences=["x", ""],
+            stream=True,
+        )
+    )
+    assert (read.api, read.model, read.stream, read.system) == ("messages", "m", True, (Text("S"),))
+    assert read.messages == (Message("user", (Text("Hi"),)),)
+    assert read.limits == Limits(max_tokens=9, temperature=0, top_p=0.5, top_k=3, stop=("x",))
+
+
+def test_a_string_and_one_text_block_are_the_same() -> None:
+    as_block = {"role": "user", "content": [{"type": "text", "text": "Hi", "citations": None}]}
+    for parse in (parse_message, parse_chat):
+        assert parse(body()) == parse(body(messages=[as_block]))
+
+
+def test_a_chat_is_read_with_its_sampling() -> None:
+    read = parse_chat(
+        body(
+            messages=[
+                {"role": "system", "content": "S"},
+                {"role": "developer", "content": [{"type": "text", "text": "D"}]},
+                {**USER, "name": "n"},
+                {"role": "system", "content": "later"},
+                {"role": "assistant", "content": "Yes", "tool_calls": None, "refusal": None},
+            ],
+            max_completion_tokens=5,
+            top_k=-1,
+            seed=3,
+            stop="x",
+            stream_options={"include_usage": True},
+        )
+    )
+    assert read.system == (Text("S"), Text("D"))
+    assert [message.role for message in read.messages] == ["user", "system", "assistant"]
+    assert read.limits == Limits(max_tokens=5, seed=3, stop=("x",))
+    assert (read.stream, read.stream_usage) == (False, True)
+
+
+def test_counting_needs_no_max_tokens() -> None:
+    assert parse_count(json.dumps({"model": "m", "messages": [USER]}).encode()).limits.max_tokens is None
+
+
+def test_what_asks_for_nothing_is_fine() -> None:
+    parse_message(
+        body(
+            tools=[],
+            tool_choice={"type": "auto"},
+            thinking={"type": "disabled"},
+            metadata={"user_id": "u"},
+            context_management={"edits": []},
+            output_config={"effort": "low"},
+            service_tier="auto",
+            mcp_servers=[],
+            system=None,
+            temperature=None,
+        )
+    )
+    parse_chat(
+        body(
+            tools=[],
+            tool_choice="none",
+            n=1,
+            logprobs=False,
+            presence_penalty=0.0,
+            response_format={"type": "text"},
+            reasoning_effort="low",
+            stop=None,
+        )
+    )
+
+
+@PARSERS
+def test_unknown_fields_are_ignored_and_named(parse: Parser) -> None:
+    assert parse(body(novel={"a": [1]}, another=1)).hints.ignored == ("another", "novel")
+    assert parse(body(**{f"novel_{i}": 1 for i in range(100)})).hints.ignored[-1].startswith("novel_")
+    assert len(parse(body(**{f"novel_{i}": 1 for i in range(100)})).hints.ignored) == MAX_IGNORED_FIELDS
+
+
+@pytest.mark.parametrize(
+    ("metadata", "session"),
+    [
+        ({"user_id": '{"device_id": "d", "session_id": "s-1"}'}, "s-1"),
+        ({"user_id": "user_1"}, ""),
+        ({"user_id": None}, ""),
+        ({"user_id": 5}, ""),
+        ("odd", ""),
+        ({"user_id": '{"session_id": 5}'}, ""),
+    ],
+)
+def test_a_session_hint_is_taken_where_agents_put_it(metadata: Any, session: str) -> None:
+    assert parse_message(body(metadata=metadata)).hints.session == session
+
+
+def test_a_cache_key_is_a_session_hint() -> None:
+    assert parse_chat(body(prompt_cache_key="k" * 300)).hints.session == "k" * 256
+    assert parse_chat(body(prompt_cache_key=5)).hints.session == ""
+
+
+REFUSED_ALIKE = [
+    ({"messages": None}, "messages: Expected `array`, got `null`"),
+    ({"messages": []}, "messages: at least one message is required"),
+    ({"messages": [{"content": "x"}]}, "messages[0]: Object missing required field `role`"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content: field required"),
+    ({"messages": [{"role": "ghost", "content": "x"}]}, "messages[0].role: `ghost` is not a role"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+        "messages[0].content[0].text: field required",
+    ),
+    (
+        {"messages": [USER, {"role": "user", "content": [{"type": "image"}]}]},
+        "messages[1].content[0]: content of type `image` is not supported yet",
+    ),
+    (
+        {"messages": [USER, {"role": "assistant", "content": "y"}, {"role": "system", "content": "z"}]},
+        "messages[2].role: `system` after an assistant turn is not supported yet",
+    ),
+    ({"model": 5}, "model: Expected `str`, got `int`"),
+    ({"temperature": 3}, "temperature: must be between 0 and 2"),
+    ({"top_p": -1}, "top_p: must be between 0 and 1"),
+    ({"top_k": -2}, "top_k: must be between"),
+    ({"max_tokens": -1}, "max_tokens: must be at least 1"),
+    ({"stream": "yes"}, "stream: Expected `bool | null`, got `str`"),
+    ({"vllm_xargs": {}}, "vllm_xargs: this field belongs to an engine"),
+    ({"chat_template": "{{ x }}"}, "chat_template: this field belongs to an engine"),
+    ({"chat_template_kwargs": {}}, "chat_template_kwargs: this field belongs to an engine"),
+    ({"cache_salt": "s"}, "cache_salt: this field belongs to an engine"),
+]
+REFUSED_MESSAGES = [
+    ({"max_tokens": 0}, "max_tokens: 0 (cache warming) is not supported yet"),
+    ({"tools": [{"name": "t"}]}, "tools: not supported yet"),
+    ({"tool_choice": {"type": "any"}}, "tool_choice: not supported yet"),
+    ({"thinking": {"type": "adaptive"}}, "thinking: only `disabled` is supported so far"),
+    ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format: not supported yet"),
+    ({"mcp_servers": [{}]}, "mcp_servers: not supported yet"),
+    ({"system": [{"type": "document"}]}, "system[0]: content of type `document` is not supported yet"),
+    ({"stop_sequences": "x"}, "stop_sequences: Expected `array | null`, got `str`"),
+]
+REFUSED_CHAT = [
+    ({"max_tokens": 0}, "max_tokens: must be at least 1"),
+    ({"n": 2}, "n: not supported yet"),
+    ({"tools": [{}]}, "tools: not supported yet"),
+    ({"tool_choice": "required"}, "tool_choice: not supported yet"),
+    ({"logprobs": True}, "logprobs: not supported yet"),
+    ({"response_format": {"type": "json_object"}}, "response_format: not supported yet"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role: `tool` is not supported yet"),
+    (
+        {"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]},
+        "messages[0].tool_calls: not supported yet",
+    ),
+    ({"seed": 2**70}, "seed: must be between"),
+]
+
+
+@pytest.mark.parametrize(
+    ("parse", "fields", "words"),
+    [
+        *[(parse, *case) for parse in (parse_message, parse_chat) for case in REFUSED_ALIKE],
+        *[(parse_message, *case) for case in REFUSED_MESSAGES],
+        *[(parse_chat, *case) for case in REFUSED_CHAT],
+    ],
+)
+def test_what_cannot_be_served_is_refused_by_name(parse: Parser, fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse(body(**fields))
+    assert str(caught.value).startswith(words)
+
+
+def test_required_fields_are_named_when_absent() -> None:
+    for absent in ("model", "max_tokens", "messages"):
+        fields = json.loads(body())
+        del fields[absent]
+        with pytest.raises(InvalidRequest, match=f"{absent}: field required"):
+            parse_message(json.dumps(fields).encode())
+
+
+@PARSERS
+def test_a_body_of_too_many_bytes_is_too_large(parse: Parser) -> None:
+    with pytest.raises(RequestTooLarge):
+        parse(b" " * (MAX_BODY_BYTES + 1))
+
+
+@PARSERS
+def test_endless_nesting_is_stopped(parse: Parser) -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    for place in (b'{"novel":' + deep + b"}", deep, b'{"messages":[{"role":"user","content":' + deep + b"}]}"):
+        with pytest.raises(InvalidRequest):
+            parse(place)
+
+
+@PARSERS
+def test_nesting_is_bounded_by_a_named_limit(parse: Parser) -> None:
+    def nested(levels: int) -> Any:
+        value: Any = {}
+        for i in range(levels - 1):
+            value = [value] if i % 2 else {"a": value}
+        return value
+
+    parse(body(metadata=nested(MAX_JSON_DEPTH - 1)))
+    parse(body(metadata=[{}] * 1_000))
+    with pytest.raises(InvalidRequest, match="metadata: nested deeper than 64 levels"):
+        parse(body(metadata=nested(MAX_JSON_DEPTH + 1)))
+
+
+@PARSERS
+def test_floods_of_messages_and_blocks_are_stopped(parse: Parser) -> None:
+    with pytest.raises(InvalidRequest, match="more than 100000 messages"):
+        parse(body(messages=[USER] * (MAX_MESSAGES + 1)))
+    many = [{"type": "text", "text": ""}] * (MAX_BLOCKS_PER_MESSAGE + 1)
+    with pytest.raises(InvalidRequest, match="more than 10000 blocks"):
+        parse(body(messages=[{"role": "user", "content": many}]))
+
+
+@pytest.mark.parametrize(("parse", "field"), [(parse_message, "stop_sequences"), (parse_chat, "stop")])
+def test_floods_of_stop_strings_are_stopped(parse: Parser, field: str) -> None:
+    with pytest.raises(InvalidRequest, match="more than 16 stop sequences"):
+        parse(body(**{field: ["x"] * (MAX_STOP_SEQUENCES + 1)}))
+    with pytest.raises(InvalidRequest, match="more than 64 characters"):
+        parse(body(**{field: ["x" * (MAX_STOP_SEQUENCE_CHARS + 1)]}))
+
+
+@PARSERS
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"[]", b"null", b'"x"', b"\xff", b'{"model": "\\ud800"}', b'{"max_tokens": NaN}']
+)
+def test_what_is_no_json_object_is_refused(parse: Parser, raw: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        parse(raw)
+
+
+@PARSERS
+def test_half_of_a_surrogate_pair_never_reaches_a_tokenizer(parse: Parser) -> None:
+    for text in (b"\\ud800", b"\\udc00x", b"\\ud800\\u0041"):
+        with pytest.raises(InvalidRequest):
+            parse(b'{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"' + text + b'"}]}')
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+field_names = st.sampled_from(
+    ["model", "messages", "max_tokens", "system", "tools", "thinking", "stop", "stop_sequences", "stream", "metadata",
+     "temperature", "n", "role", "content", "type", "text", "output_config", "stream_options", "tool_choice", "seed"]
+)  # fmt: skip
+hostile = st.dictionaries(
+    field_names, json_values | st.lists(st.dictionaries(field_names, json_values, max_size=4), max_size=3), max_size=8
+)
+
+
+@given(fields=hostile)
+@settings(deadline=None, max_examples=500)
+def test_whatever_comes_the_answer_is_a_conversation_or_a_client_error(fields: dict[str, Any]) -> None:
+    for parse in (parse_message, parse_chat, parse_count):
+        try:
+            read = parse(json.dumps({"model": "m", "max_tokens": 1, "messages": [USER], **fields}).encode())
+        except ClientError:
+            continue
+        assert isinstance(read.model, str)

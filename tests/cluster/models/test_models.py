@@ -1,0 +1,146 @@
+"""Tokenizer and chat template out of model folders."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers
+
+from cluster.models.chat_template import JinjaChatTemplate
+from cluster.models.served import load_model
+from cluster.models.tokenizer import HfTokenizer
+from cluster.prompt.canonical import Rules
+from cluster.prompt.conversation import Conversation, Message, Text
+from cluster.prompt.template import Turn
+from router.errors import InvalidRequest, ModelUnusable
+from router.limits import INLINE_PROMPT_CHARS
+from tests.cluster.support import packed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+USER = Turn("user", "Hi")
+
+
+@pytest.fixture
+def folder(tiny_model: Path, tmp_path: Path) -> Path:
+    """A copy of the demo model's small files, to be spoilt."""
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(tiny_model / name, tmp_path / name)
+    return tmp_path
+
+
+def configure(folder: Path, **settings: Any) -> None:
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def test_a_turn_is_opened_or_the_last_one_continued(tiny_model: Path) -> None:
+    template = JinjaChatTemplate(tiny_model)
+    opened = template.render([USER], ending="open_turn")
+    assert opened == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    assert template.render([USER, Turn("assistant", "Yes, ")], ending="continue_last") == f"{opened}Yes, "
+
+
+def test_templates_in_the_settings_know_the_special_tokens(folder: Path) -> None:
+    source = "{{ bos_token }}{{ eos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    configure(folder, chat_template=source, bos_token="<s>", eos_token={"content": "</s>"}, unk_token=None)
+    assert JinjaChatTemplate(folder).render([USER], ending="open_turn") == "<s></s>Hi"
+    configure(folder, chat_template=[{"name": "rag", "template": "x"}, {"name": "default", "template": "y"}])
+    assert JinjaChatTemplate(folder).render([USER], ending="open_turn") == "y"
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"chat_template": [{"name": "rag", "template": "x"}]}, {"chat_template": "{{ unclosed"}]
+)
+def test_a_folder_without_a_usable_template_is_refused(folder: Path, settings: dict[str, Any]) -> None:
+    configure(folder, **settings)
+    with pytest.raises(ModelUnusable, match="chat template"):
+        JinjaChatTemplate(folder)
+
+
+def test_unreadable_settings_are_refused(folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text("{")
+    with pytest.raises(ModelUnusable, match="cannot be read"):
+        JinjaChatTemplate(folder)
+
+
+def test_a_template_that_refuses_turns_blames_the_request(folder: Path) -> None:
+    configure(folder, chat_template="{% if messages | length > 1 %}{{ raise_exception('one turn only') }}{% endif %}x")
+    with pytest.raises(InvalidRequest, match="one turn only"):
+        JinjaChatTemplate(folder).render([USER, USER], ending="open_turn")
+
+
+def test_a_template_cannot_leave_its_sandbox(folder: Path) -> None:
+    configure(folder, chat_template="{{ messages.__class__.__mro__[1].__subclasses__() }}")
+    with pytest.raises(ModelUnusable):
+        JinjaChatTemplate(folder)
+
+
+def test_a_folder_without_a_usable_tokenizer_is_refused(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelUnusable, match="cannot be read"):
+        HfTokenizer(folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ModelUnusable, match=r"has no tokenizer\.json"):
+        HfTokenizer(folder)
+
+
+def sentencepiece_like() -> Tokenizer:
+    vocabulary = {"<unk>": 0, "▁": 1, "a": 2, "▁a": 3, "<0xE9>": 4}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[("▁", "a")], unk_token="<unk>", byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens(["<s>"])
+    tokenizer.add_tokens(["<call>"])
+    return tokenizer
+
+
+def test_word_marks_and_byte_tokens_become_text(folder: Path) -> None:
+    sentencepiece_like().save(str(folder / "tokenizer.json"))
+    tokenizer = HfTokenizer(folder)
+    assert tokenizer.bytes_of(packed([3, 1, 2, 4, 5, 6])) == b" a a\xe9<call>"
+
+
+def test_a_tokenizer_that_marks_the_start_of_texts_is_never_cut(folder: Path) -> None:
+    whole = sentencepiece_like()
+    whole.save(str(folder / "tokenizer.json"))
+    tokenizer = HfTokenizer(folder)
+    cut_would_be_right = tokenizer.encode_batch(["a<s>a"]) == [packed([3, 5, 3])]
+    assert (tokenizer.atoms() == {}) != cut_would_be_right
+
+
+def test_an_unknown_decoder_is_refused(folder: Path) -> None:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    with pytest.raises(ModelUnusable, match="WordPiece"):
+        HfTokenizer(folder)
+
+
+@pytest.mark.parametrize("text", ["short", "word " * INLINE_PROMPT_CHARS])
+def test_long_prompts_are_rendered_and_encoded_off_the_loop(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    model = load_model(tiny_model, name="tiny", max_model_len=64, rules=Rules())
+    encoder: Any = model._segmenter._encoder
+    threads: list[threading.Thread] = []
+    encode = encoder.encode_batch
+    monkeypatch.setattr(
+        encoder, "encode_batch", lambda texts: (threads.append(threading.current_thread()), encode(texts))[1]
+    )
+
+    async def tokens() -> bytes:
+        conversation = Conversation(api="chat", model="tiny", messages=(Message("user", (Text(text),)),))
+        return await model.tokens(await model.prompt(conversation))
+
+    whole = Tokenizer.from_file(str(tiny_model / "tokenizer.json"))
+    prompt = JinjaChatTemplate(tiny_model).render([Turn("user", text)], ending="open_turn")
+    assert asyncio.run(tokens()) == packed(whole.encode(prompt, add_special_tokens=False).ids)
+    assert (threads == [threading.main_thread()]) == (text == "short")
+    assert repr(model) == "ServedModel(tiny, 64 tokens)"
