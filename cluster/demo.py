@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cluster.config import parse_config
-from cluster.probe import url_of, wait_until_warm
 from cluster.launch import LocalCluster
 from cluster.preflight import check, free_port
+from cluster.probe import url_of, wait_until_warm
 from load_tests import demo, demo_report
 
 if TYPE_CHECKING:
@@ -32,9 +33,13 @@ def running(models: list[dict[str, Any]]) -> Iterator[str]:
     """A warm cluster of `models` on a free port of loopback; ended on the way out. Yields its URL."""
     config = parse_config({"models": models, "port": free_port()}, where="kvist demo")
     check(config)
-    cluster = LocalCluster(config)
+    cluster = LocalCluster(config, stdout=subprocess.DEVNULL)
     try:
-        wait_until_warm(config, still_alive=cluster.raise_if_ended)
+        wait_until_warm(config, still_alive=cluster.raise_if_ended, tell=_nothing)
         yield url_of(config)
     finally:
         cluster.stop()
+
+
+def _nothing(progress: str) -> None:
+    """The cluster's own process tells of it."""

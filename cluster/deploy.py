@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from typing import TYPE_CHECKING
 
 from ray import serve
@@ -19,12 +21,13 @@ if TYPE_CHECKING:
 def deploy_and_announce(config: ClusterConfig) -> None:
     """Deploy, wait, print the banner. Raises `ReplicaDied` with the reason when the application cannot start."""
     deploy(config)
-    models = wait_until_warm(config, still_alive=_raise_if_failed)
+    models = wait_until_warm(config, still_alive=_raise_if_failed, tell=_tell)
     print(banner(config, models), flush=True)
 
 
 def deploy(config: ClusterConfig) -> None:
     """Hand the graph to Serve; returns before replicas are up."""
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     serve.start(proxy_location="EveryNode", http_options={"host": config.host, "port": config.port})
     target = RunTarget(target=build_application(config), name=APPLICATION, route_prefix="/")
     serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
@@ -34,3 +37,7 @@ def _raise_if_failed() -> None:
     application = serve.status().applications.get(APPLICATION)
     if application is not None and application.status.value in {"DEPLOY_FAILED", "UNHEALTHY"}:
         raise ReplicaDied(f"the application cannot start: {application.message}")
+
+
+def _tell(progress: str) -> None:
+    print(f"kvist: {progress}", file=sys.stderr, flush=True)

@@ -21,9 +21,12 @@ STOP_LIMIT_S: Final = 15.0
 
 
 class LocalCluster:
-    """A supervised cluster. Whoever holds this object holds the pipe: when it closes, everything ends."""
+    """A supervised cluster. Whoever holds this object holds the pipe: when it closes, everything ends.
 
-    def __init__(self, config: ClusterConfig) -> None:
+    `stdout` is where the banner goes, as in `subprocess.Popen`.
+    """
+
+    def __init__(self, config: ClusterConfig, *, stdout: int | None = None) -> None:
         scratch = Path(tempfile.mkdtemp(prefix="kv-", dir="/tmp"))
         (scratch / "config.json").touch(mode=0o600)  # it may hold keys
         (scratch / "config.json").write_text(config.model_dump_json(), encoding="utf-8")
@@ -31,6 +34,7 @@ class LocalCluster:
         self._supervisor = subprocess.Popen(
             [sys.executable, "-m", "cluster.supervisor", str(scratch), *driver],
             stdin=subprocess.PIPE,
+            stdout=stdout,
             start_new_session=True,  # a terminal's Ctrl-C reaches the command only, which then closes the pipe
         )
 

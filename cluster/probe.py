@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,17 +29,22 @@ def reachable_host(config: ClusterConfig) -> str:
     return "127.0.0.1" if config.host in EVERY_ADDRESS else config.host
 
 
-def wait_until_warm(config: ClusterConfig, *, still_alive: Callable[[], None]) -> list[dict[str, Any]]:
+def wait_until_warm(
+    config: ClusterConfig, *, still_alive: Callable[[], None], tell: Callable[[str], None]
+) -> list[dict[str, Any]]:
     """Block until `/healthz` counts every replica as routable; return what `/v1/models` says.
 
-    `still_alive` is called between polls and raises when waiting has become pointless. Progress goes to stderr.
+    `still_alive` is called between polls and raises when waiting has become pointless; `tell` hears of progress.
     """
     deadline = time.monotonic() + WARM_LIMIT_S
     said = ""
     while time.monotonic() < deadline:
         still_alive()
         health = get_json(config, "/healthz")
-        said = _tell_progress(str(health.get("detail", "starting")), said)
+        now = str(health.get("detail", "starting"))
+        if now != said:
+            tell(now)
+            said = now
         if health.get("warm"):
             models: list[dict[str, Any]] = get_json(config, "/v1/models")["data"]
             return models
@@ -60,9 +64,3 @@ def get_json(config: ClusterConfig, path: str) -> dict[str, Any]:
     finally:
         connection.close()
     return answer if isinstance(answer, dict) else {}
-
-
-def _tell_progress(now: str, said: str) -> str:
-    if now != said:
-        print(f"kvist: {now}", file=sys.stderr, flush=True)
-    return now

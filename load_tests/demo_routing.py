@@ -25,8 +25,8 @@ SYSTEM_SENTENCES: Final = 150
 TURN_SENTENCES: Final = 12
 ANSWER_TOKENS: Final = 8
 ORDER_SEED: Final = 7
-CONVERSATION_TOKENS: Final = 6_400
-"""Upper bound of one conversation after its last turn."""
+CONVERSATION_TOKENS: Final = 5_000
+"""Upper bound of one conversation after its last turn, and close to it."""
 
 
 class RoutingSummary(msgspec.Struct, frozen=True):
@@ -59,10 +59,9 @@ async def run_routing(http: aiohttp.ClientSession, *, model: str) -> RoutingSumm
 
 
 def turn_order() -> list[int]:
-    """Which conversation speaks next: every one TURNS times, shuffled, the same on every run."""
-    order = [number for number in range(CONVERSATIONS) for _ in range(TURNS)]
-    random.Random(ORDER_SEED).shuffle(order)
-    return order
+    """Which conversation speaks next: in each of TURNS rounds every one once, shuffled, the same on every run."""
+    rng = random.Random(ORDER_SEED)
+    return [number for _ in range(TURNS) for number in rng.sample(range(CONVERSATIONS), CONVERSATIONS)]
 
 
 def pool_blocks(block_size: int) -> int:

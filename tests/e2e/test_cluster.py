@@ -153,7 +153,7 @@ def test_bad_requests_get_each_protocols_own_error(cluster: ServeProcess) -> Non
     client = anthropic.Anthropic(base_url=cluster.url, api_key="dummy", max_retries=0)
     with pytest.raises(anthropic.NotFoundError):
         client.messages.create(model="nobody", max_tokens=8, messages=[{"role": "user", "content": "Hi"}])
-    with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > 65536 maximum"):
+    with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > 65535 maximum"):
         client.messages.create(model="tiny", max_tokens=8, messages=[{"role": "user", "content": sentences(9, 4000)}])
     with pytest.raises(openai.NotFoundError):
         openai.OpenAI(base_url=f"{cluster.url}/v1", api_key="dummy", max_retries=0).chat.completions.create(
