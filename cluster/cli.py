@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from cluster.cli_bench import bench_app
 from cluster.cli_events import events
 from cluster.config import ClusterConfig, load_config, parse_config
 from router.errors import KvistError
@@ -91,6 +92,7 @@ def demo(
 
 
 app.command()(events)
+app.add_typer(bench_app, name="bench")
 
 
 class ServeOverrides:
