@@ -223,8 +223,10 @@ def _run(item: object) -> Stored:
 def _load(raw: object) -> Load:
     if type(raw) is not list or len(raw) != len(Load._fields):
         raise WireError("load: not five numbers")
-    named = dict(zip(Load._fields, raw, strict=True))
-    return Load(*[_integer(named, name) for name in Load._fields])
+    for value in raw:
+        if type(value) is not int or not 0 <= value <= MAX_COUNT:
+            raise WireError("load: not an integer in range")
+    return Load(*raw)
 
 
 def _integer(raw: dict[str, Any], name: str, *, low: int = 0, high: int = MAX_COUNT) -> int:
