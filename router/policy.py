@@ -5,8 +5,8 @@
 The compute price stands for the delay that computing a prompt again causes to those who follow: it lets siblings wait
 for a prefix that is on its way instead of computing it twice.
 
-Scores closer than `tie_s` are equal; equal scores break by rendezvous hash of the prefix root, so that cold prompts
-spread and the same one returns to the same replica. No randomness: equal inputs give equal rankings.
+Scores closer than `tie_s` are equal; the best of equal score are ordered by rendezvous hash of the prefix root, so that
+cold prompts spread and the same one returns to the same replica. No randomness: equal inputs give equal rankings.
 """
 
 from __future__ import annotations
@@ -73,7 +73,6 @@ class LeastTime(msgspec.Struct, frozen=True, kw_only=True):
         """O(n log n) over the candidates."""
         prompt_tokens, root, _, tokens_per_s = question
         ranked = []
-        digest = xxhash.xxh3_64_intdigest
         backlog_s, compute_s = 1.0 / tokens_per_s, (1.0 + self.compute_price) / tokens_per_s
         for replica, block_size, (gpu, cpu, disk), coming, backlog, running in candidates:
             cached = min((disk + coming) * block_size, cacheable_tokens(prompt_tokens, block_size))
@@ -83,9 +82,12 @@ class LeastTime(msgspec.Struct, frozen=True, kw_only=True):
             uncached = prompt_tokens - cached + dearer * block_size
             cost_s = backlog * backlog_s + uncached * compute_s + running * self.decode_cost_s
             score = Score(replica, cost_s, cached, backlog)
-            ranked.append((round(cost_s / self.tie_s), digest(replica.encode(), root), replica, score))
+            ranked.append((round(cost_s / self.tie_s), replica, score))
         ranked.sort()
-        return tuple([entry[3] for entry in ranked])
+        tied = [entry for entry in ranked if entry[0] == ranked[0][0]]
+        if len(tied) > 1:
+            ranked[: len(tied)] = sorted(tied, key=lambda entry: xxhash.xxh3_64_intdigest(entry[1].encode(), root))
+        return tuple([entry[2] for entry in ranked])
 
 
 class RoundRobin(msgspec.Struct, frozen=True):
