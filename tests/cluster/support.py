@@ -149,24 +149,38 @@ class Service(NamedTuple):
 async def serving(
     models: Mapping[str, ServedModel], tenants: Tenants, *, ping_interval_s: float = 30.0
 ) -> AsyncIterator[Service]:
-    """The app over a scripted engine on a loopback port, until the block ends."""
+    """The app over a scripted engine, until the block ends."""
     engine = ScriptedEngine()
     backend = EngineBackend(engine, predicted_cached_tokens=8)
+    async with serving_over(backend, models, tenants, ping_interval_s=ping_interval_s) as (url, reports):
+        try:
+            yield Service(url, engine, backend, reports)
+        finally:
+            engine.gate.set()
+            engine.endless = False
+
+
+@asynccontextmanager
+async def serving_over(
+    backend: EngineBackend,
+    models: Mapping[str, ServedModel],
+    tenants: Tenants,
+    *,
+    ping_interval_s: float = 30.0,
+) -> AsyncIterator[tuple[str, list[Report]]]:
+    """The app on a loopback port: its URL and the reports of ended requests."""
     reports: list[Report] = []
     app = build_app(
         models=models, backend=backend, tenants=tenants, on_outcome=reports.append, ping_interval_s=ping_interval_s
     )
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=5))
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         while not server.started:
             await asyncio.sleep(0.005)
-        yield Service(f"http://127.0.0.1:{listener.getsockname()[1]}", engine, backend, reports)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", reports
     finally:
-        engine.gate.set()
-        engine.endless = False
         server.should_exit = True
         await task
         listener.close()
