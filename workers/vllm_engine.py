@@ -88,16 +88,15 @@ class VllmEngine:
         tokens = array("I")
         tokens.frombytes(generation.tokens)
         prompt = tokens_input(tokens.tolist(), cache_salt=generation.cache_salt or None)
+        parameters = _sampling_params(generation)
         ticket = self._gauge.enter(uncached_tokens=len(tokens) - generation.expected_cached_tokens)
         stream = self._engine.generate(
-            prompt, _sampling_params(generation), generation.request_id, session_id=generation.session_id or None
+            prompt, parameters, generation.request_id, session_id=generation.session_id or None
         )
         try:
             async for output in stream:
                 self._gauge.first_token(ticket)
                 yield _delta(output)
-        except (asyncio.CancelledError, GeneratorExit):
-            raise
         except Exception as fault:
             raise _mapped(fault) from fault
         finally:
@@ -172,8 +171,8 @@ def _sampling_params(generation: Generation) -> Any:
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
         )
-    except ValueError as fault:
-        raise InvalidRequest(str(fault)) from fault
+    except Exception as fault:
+        raise _mapped(fault) from fault
 
 
 def _delta(output: Any) -> TokenDelta:
@@ -188,13 +187,12 @@ def _delta(output: Any) -> TokenDelta:
 
 def _mapped(fault: Exception) -> Exception:
     """vLLM's exceptions as ours: a refused prompt is the caller's fault, everything else the replica's."""
-    from vllm.v1.engine.exceptions import EngineDeadError  # noqa: PLC0415 - vLLM is imported when the engine starts
+    from vllm.exceptions import VLLMClientError  # noqa: PLC0415 - vLLM is imported when the engine starts
+    from vllm.v1.engine.exceptions import EngineDeadError  # noqa: PLC0415 - same
 
-    if isinstance(fault, InvalidRequest | ReplicaDied):
-        return fault
     if isinstance(fault, EngineDeadError):
         return ReplicaDied("the engine process is gone")
-    if isinstance(fault, ValueError):
+    if isinstance(fault, VLLMClientError | ValueError):
         return InvalidRequest(str(fault))
     return ReplicaDied(f"the engine failed: {fault}")
 

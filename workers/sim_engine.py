@@ -1,0 +1,186 @@
+"""The simulated engine behind the `Engine` contract: many replicas on two cores, with the same events as a real one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import time
+from array import array
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from router.errors import ReplicaDied
+from router.limits import ENGINE_PENDING_BATCHES
+from workers.engine import EngineInfo, EngineLoad, EventBatch, TokenDelta
+from workers.simulator import SimParameters, Simulator
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from pathlib import Path
+
+    from workers.engine import Generation
+    from workers.simulator import SimDelta
+
+_PACE: Final = ("step_s", "prefill_token_s", "decode_s")
+_HIGHEST_TOKEN: Final = 4000  # below the marks of small demo vocabularies
+
+
+class SimEngine:
+    """One `Simulator` on the event loop. `speed` divides all engine time (`inf`: none passes, steps only take turns on
+    the loop). `clock` and `sleep` are the loop's view of time in seconds."""
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        parameters: SimParameters,
+        speed: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._info = EngineInfo(
+            model=model,
+            block_size=parameters.block_size,
+            pool_blocks=parameters.pool_blocks,
+            max_model_len=parameters.max_model_len,
+        )
+        pace = {name: getattr(parameters, name) / speed for name in _PACE}
+        self._simulator = Simulator(msgspec.structs.replace(parameters, **pace))
+        self._clock = clock
+        self._sleep = sleep
+        self._ids = itertools.count()
+        self._streams: dict[str, asyncio.Queue[SimDelta | None]] = {}
+        self._batches: deque[EventBatch] = deque(maxlen=ENGINE_PENDING_BATCHES)
+        self._work = asyncio.Event()
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._has_ended = False
+
+    @classmethod
+    def from_settings(cls, model: str, path: Path, engine_args: dict[str, Any]) -> SimEngine:
+        """An engine in the place of the model at `path`: its context window, its vocabulary, its end token.
+        `engine_args` are `SimParameters` and `speed`, and win. Raises msgspec.ValidationError for anything else."""
+        defaults: dict[str, Any] = {}
+        config_file = path / "config.json"
+        if config_file.is_file():
+            config = json.loads(config_file.read_text(encoding="utf-8"))
+            defaults["max_model_len"] = config["max_position_embeddings"]
+            defaults["vocabulary"] = (256, min(_HIGHEST_TOKEN, config["vocab_size"]))
+            if isinstance(config.get("eos_token_id"), int):
+                defaults["eos_token"] = config["eos_token_id"]
+        settings = defaults | engine_args
+        speed = float(settings.pop("speed", 1.0))
+        return cls(model=model, parameters=msgspec.convert(settings, SimParameters), speed=speed)
+
+    def __repr__(self) -> str:
+        return f"<SimEngine {self._simulator!r}>"
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    def script(self, output: Sequence[int], *, prompt: bytes | None = None) -> None:
+        """Say what the next request, or the next with this prompt, generates; see `Simulator.script`."""
+        self._simulator.script(output, prompt=prompt)
+
+    async def generate(self, generation: Generation) -> AsyncIterator[TokenDelta]:
+        self._check_alive()
+        request_id = f"{generation.request_id}-{next(self._ids)}"  # ids may repeat, as they may in vLLM
+        self._simulator.submit(msgspec.structs.replace(generation, request_id=request_id))
+        stream = self._streams[request_id] = asyncio.Queue()
+        self._work.set()
+        try:
+            while True:
+                first = await stream.get()
+                deltas = [first, *(stream.get_nowait() for _ in range(stream.qsize()))]
+                tokens = [delta for delta in deltas if delta]
+                if tokens:
+                    yield _combined(tokens)
+                    if tokens[-1].finish_reason:
+                        return
+                if deltas[-1] is None:
+                    raise ReplicaDied("the engine is gone")
+        finally:
+            del self._streams[request_id]
+            self._simulator.abort(request_id)
+
+    async def events(self) -> AsyncIterator[EventBatch]:
+        while not self._has_ended:
+            while self._batches:
+                yield self._batches.popleft()
+            self._news.clear()
+            await self._news.wait()
+
+    async def reset_prefix_cache(self) -> bool:
+        self._check_alive()
+        return self._simulator.reset_prefix_cache()
+
+    def load(self) -> EngineLoad:
+        return self._simulator.load()
+
+    def resident(self) -> dict[int, int]:
+        """Engine hash -> copies in the pool: what a relay must show."""
+        return self._simulator.pool.resident()
+
+    async def check_health(self) -> None:
+        self._check_alive()
+
+    def kill(self) -> None:
+        """Die as a crashed engine does: nothing is said, and every generation fails."""
+        self._end()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def close(self) -> None:
+        self.kill()
+        if self._task is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    def _check_alive(self) -> None:
+        if self._has_ended or self._task is None or self._task.done():
+            raise ReplicaDied("the engine is gone")
+
+    def _end(self) -> None:
+        self._has_ended = True
+        for stream in self._streams.values():
+            stream.put_nowait(None)
+        self._news.set()
+
+    async def _run(self) -> None:
+        try:
+            await self._run_steps()
+        finally:
+            self._end()
+
+    async def _run_steps(self) -> None:
+        while True:
+            ends_at = self._simulator.begin_step(self._clock())
+            if ends_at is None:
+                self._work.clear()
+                await self._work.wait()
+                continue
+            await self._sleep(max(0.0, ends_at - self._clock()))
+            result = self._simulator.end_step()
+            if result.batch:
+                self._batches.append(result.batch)
+                self._news.set()
+            for delta in result.deltas:
+                if delta.request_id in self._streams:
+                    self._streams[delta.request_id].put_nowait(delta)
+
+
+def _combined(deltas: Sequence[SimDelta]) -> TokenDelta:
+    return TokenDelta(
+        tokens=array("I", [delta.token for delta in deltas]).tobytes(),
+        cached_tokens=deltas[-1].cached_tokens,
+        finish_reason=deltas[-1].finish_reason,
+    )
