@@ -81,6 +81,7 @@ class EventPump:
                 self._publisher.publish(verdict.ops)
                 if verdict.verdict == "rejected":
                     logger.warning("engine events, batch %d: %s", batch.seq, "; ".join(verdict.reasons))
+                    self.announce_clear()  # removals may have been in it: too little shown is safe, too much is not
             self._fault = "the engine's event stream ended"
         except Exception as fault:
             self._fault = repr(fault)

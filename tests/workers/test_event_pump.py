@@ -1,0 +1,198 @@
+"""Engine events through relay, publisher, sockets and subscriber into a fleet: the whole path, without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import zmq
+import zmq.asyncio
+
+from router.fleet import Fleet
+from router.hashing import block_hashes, seed_of
+from router.replicas import PromptBlocks, ReplicaInfo
+from router.subscriber import Subscriber
+from router.wire import encode_snapshot_request
+from tests.workers.support import MODEL
+from workers.engine import EventBatch, Generation, Sampling
+from workers.event_pump import EventPump
+from workers.sim_engine import SimEngine
+from workers.simulator import SimParameters
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+BLOCK_SIZE, POOL_BLOCKS = 4, 64
+SALT = "a-tenants-secret-salt"
+
+
+class Path(NamedTuple):
+    engine: SimEngine
+    pump: EventPump
+    fleet: Fleet
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[Path]:
+    """An engine whose events arrive in a fleet over real sockets."""
+    parameters = SimParameters(block_size=BLOCK_SIZE, pool_blocks=POOL_BLOCKS, max_model_len=200)
+    engine = SimEngine(model=MODEL, parameters=parameters, speed=float("inf"))
+    await engine.start()
+    pump = EventPump(engine=engine, model=MODEL, host="127.0.0.1", replica="r", incarnation="one")
+    pump.start()
+    fleet = Fleet(model=MODEL)
+    subscriber = Subscriber(fleet, time.monotonic)
+    running = asyncio.create_task(subscriber.run())
+    events, snapshots = pump.endpoints
+    subscriber.add(
+        ReplicaInfo(
+            replica="r",
+            incarnation="one",
+            model=MODEL,
+            block_size=BLOCK_SIZE,
+            pool_blocks=POOL_BLOCKS,
+            max_model_len=200,
+            events=events,
+            snapshots=snapshots,
+        )
+    )
+    try:
+        await until(lambda: not fleet.fenced("r"))
+        yield Path(engine, pump, fleet)
+    finally:
+        await subscriber.close()
+        await running
+        await pump.close()
+        await pump.close()
+        await engine.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20.0):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def cached(engine: SimEngine, tokens: list[int]) -> int | None:
+    request = Generation(request_id="a", tokens=packed(tokens), sampling=Sampling(max_tokens=1), cache_salt=SALT)
+    return [delta.cached_tokens async for delta in engine.generate(request)][-1]
+
+
+def packed(tokens: list[int]) -> bytes:
+    return struct.pack(f"<{len(tokens)}I", *tokens)
+
+
+def hashes_of(tokens: list[int]) -> list[int]:
+    return block_hashes(packed(tokens), block_size=BLOCK_SIZE, seed=seed_of(MODEL, salt=SALT))
+
+
+def shown(fleet: Fleet) -> frozenset[int]:
+    return frozenset(fleet.resident("r").get("gpu", frozenset()))
+
+
+def test_the_fleet_foretells_what_the_engine_finds() -> None:
+    """Through evictions of a pool that holds only some of the prompts."""
+
+    async def scenario() -> None:
+        async with connected() as (engine, _, fleet):
+            prompts = [[1000 * number + at for at in range(40)] for number in range(9)]
+            for prompt in [*prompts, prompts[7], prompts[1], prompts[8]]:
+                await until(lambda: len(shown(fleet)) == len(engine.resident()))
+                blocks = PromptBlocks(prompt_tokens=len(prompt), hashes={BLOCK_SIZE: hashes_of(prompt)})
+                decision = fleet.choose(blocks, time.monotonic())
+                assert await cached(engine, prompt) == decision.predicted_cached_tokens
+                fleet.finish(decision.reservation, time.monotonic())
+                await until(lambda prompt=prompt: shown(fleet) >= set(hashes_of(prompt)))  # type: ignore[misc]
+
+    asyncio.run(scenario())
+
+
+def test_a_reset_of_an_idle_engine_is_announced() -> None:
+    """The engine itself says nothing before its next step."""
+
+    async def scenario() -> None:
+        async with connected() as (engine, pump, fleet):
+            await cached(engine, list(range(40)))
+            await until(lambda: len(shown(fleet)) == 10)
+            assert await engine.reset_prefix_cache()
+            pump.announce_clear()
+            await until(lambda: not shown(fleet))
+            await cached(engine, list(range(8)))
+            await until(lambda: shown(fleet) == set(hashes_of(list(range(8)))))
+
+    asyncio.run(scenario())
+
+
+def test_an_unreadable_batch_hides_what_it_may_have_taken() -> None:
+    """Nobody knows which blocks it removed; a router may know too little, never too much."""
+
+    async def scenario() -> None:
+        async with connected() as (engine, pump, fleet):
+            await cached(engine, list(range(40)))
+            await until(lambda: len(shown(fleet)) == 10)
+            engine._batches.append(EventBatch(1, b"\xc1"))
+            engine._news.set()
+            await until(lambda: not shown(fleet))
+            assert pump.counters["rejected"] == 1
+            assert pump.fault is None
+
+    asyncio.run(scenario())
+
+
+def test_the_end_of_the_events_is_a_fault() -> None:
+    """Serve's health check reads it: a replica whose events stopped must be replaced."""
+
+    async def scenario() -> None:
+        async with connected() as (engine, pump, _):
+            assert pump.fault is None
+            assert "Relay" in repr(pump)
+            engine.kill()
+            await until(lambda: pump.fault is not None)
+
+    asyncio.run(scenario())
+
+
+def test_an_exception_in_the_events_is_a_fault() -> None:
+    async def scenario() -> None:
+        async with connected() as (engine, pump, _):
+            engine._batches.append("no batch")  # type: ignore[arg-type]
+            engine._news.set()
+            await until(lambda: pump.fault is not None)
+            assert "AttributeError" in str(pump.fault)
+
+    asyncio.run(scenario())
+
+
+def test_no_token_and_no_salt_leaves_the_node() -> None:
+    """Everything on both sockets, searched for the tokens in any packing and for the salt."""
+
+    async def scenario() -> list[bytes]:
+        async with connected() as (engine, pump, fleet):
+            context = zmq.asyncio.Context()
+            events, snapshots = pump.endpoints
+            live, asked = context.socket(zmq.SUB), context.socket(zmq.DEALER)
+            live.subscribe(b"")
+            live.connect(events)
+            asked.connect(snapshots)
+            seen = [await live.recv()]
+            await cached(engine, tokens)
+            await until(lambda: shown(fleet) == set(hashes_of(tokens)))
+            while hashes_of(tokens)[0].to_bytes(8, "little") not in seen[-1]:
+                seen.append(await live.recv())
+            await asked.send(encode_snapshot_request(7))
+            seen.append(await asked.recv())
+            context.destroy(linger=0)
+            return seen
+
+    tokens = [0x5A5A0000 + at for at in range(40)]
+    traffic = asyncio.run(scenario())
+    assert any(hashes_of(tokens)[9].to_bytes(8, "little") in message for message in traffic[:-1])
+    assert hashes_of(tokens)[9].to_bytes(8, "little") in traffic[-1]
+    for message in traffic:
+        assert SALT.encode() not in message
+        for token in tokens:
+            assert token.to_bytes(4, "little") not in message
+            assert token.to_bytes(4, "big") not in message

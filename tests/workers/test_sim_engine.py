@@ -1,0 +1,180 @@
+"""The simulated engine on a real event loop: time, scripts, death. The shared contract is in tests/conformance."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from router.errors import KvistBug, ReplicaDied
+from workers.engine import EngineInfo, Generation, Sampling, TokenDelta
+from workers.sim_engine import SimEngine
+from workers.simulator import SimParameters
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from pathlib import Path
+
+SMALL = SimParameters(block_size=4, pool_blocks=64, max_model_len=256)
+
+
+def generation(tokens: list[int], *, max_tokens: int = 3) -> Generation:
+    packed = struct.pack(f"<{len(tokens)}I", *tokens)
+    return Generation(request_id="a", tokens=packed, sampling=Sampling(max_tokens=max_tokens))
+
+
+async def collect(engine: SimEngine, request: Generation) -> list[TokenDelta]:
+    return [delta async for delta in engine.generate(request)]
+
+
+def run(engine: SimEngine, scenario: Coroutine[Any, Any, Any]) -> Any:
+    async def whole() -> Any:
+        await engine.start()
+        try:
+            return await asyncio.wait_for(scenario, 20.0)
+        finally:
+            await engine.close()
+
+    return asyncio.run(whole())
+
+
+class ManualTime:
+    """A clock that moves only while somebody sleeps, by as much as they asked for."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def clock(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        await asyncio.sleep(0)
+
+
+def test_engine_time_passes_on_the_injected_clock() -> None:
+    """A simulation of an hour takes as long as its arithmetic."""
+    time = ManualTime()
+    slow = msgspec.structs.replace(SMALL, step_s=600.0, prefill_token_s=1.0, decode_s=10.0)
+    engine = SimEngine(model="m", parameters=slow, speed=10.0, clock=time.clock, sleep=time.sleep)
+    run(engine, collect(engine, generation([1, 2, 3, 4])))
+    assert time.now == pytest.approx(100.0 + (3 * 600.0 + 4 * 1.0 + 2 * 10.0) / 10.0)
+
+
+def test_tokens_that_wait_come_as_one_delta() -> None:
+    """A slow reader gets fewer, larger deltas, as from vLLM."""
+    engine = SimEngine(model="m", parameters=SMALL, speed=float("inf"))
+
+    async def slow_reader() -> list[TokenDelta]:
+        deltas = []
+        async for delta in engine.generate(generation([1], max_tokens=50)):
+            deltas.append(delta)
+            await asyncio.sleep(0.05)
+        return deltas
+
+    deltas = run(engine, slow_reader())
+    assert sum(len(delta.tokens) for delta in deltas) == 200
+    assert len(deltas) < 50
+    assert deltas[-1].finish_reason == "length"
+
+
+def test_scripts_and_truth_are_open_to_tests() -> None:
+    engine = SimEngine(model="m", parameters=SMALL, speed=float("inf"))
+    request = generation([1, 2, 3, 4, 5], max_tokens=50)
+    engine.script([7, 8], prompt=request.tokens)
+    deltas = run(engine, collect(engine, request))
+    assert b"".join(delta.tokens for delta in deltas) == struct.pack("<2I", 7, 8)
+    assert list(engine.resident().values()) == [1]
+
+
+def test_death_fails_what_runs_and_what_comes() -> None:
+    engine = SimEngine(model="m", parameters=SMALL)
+
+    async def die() -> None:
+        await engine.check_health()
+        running = asyncio.create_task(collect(engine, generation([1], max_tokens=200)))
+        await asyncio.sleep(0.02)
+        engine.kill()
+        with pytest.raises(ReplicaDied):
+            await running
+        with pytest.raises(ReplicaDied):
+            await collect(engine, generation([1]))
+        with pytest.raises(ReplicaDied):
+            await engine.reset_prefix_cache()
+        with pytest.raises(ReplicaDied):
+            await engine.check_health()
+        assert [batch async for batch in engine.events()] == []
+        assert engine.load().running == 0
+
+    run(engine, die())
+
+
+def test_a_fault_in_a_step_is_death_and_not_silence() -> None:
+    engine = SimEngine(model="m", parameters=SMALL)
+
+    async def break_it() -> None:
+        def broken() -> None:
+            raise KvistBug("broken")
+
+        engine._simulator.end_step = broken  # type: ignore[method-assign, assignment]
+        with pytest.raises(ReplicaDied):
+            await collect(engine, generation([1]))
+        with pytest.raises(KvistBug):
+            await engine._task  # type: ignore[misc]
+        engine._task = None
+
+    run(engine, break_it())
+
+
+def test_an_engine_that_was_not_started_serves_nothing() -> None:
+    engine = SimEngine(model="m", parameters=SMALL)
+    with pytest.raises(ReplicaDied):
+        asyncio.run(collect(engine, generation([1])))
+    asyncio.run(engine.close())
+
+
+def test_a_consumer_of_events_waits_for_the_next_step() -> None:
+    engine = SimEngine(model="m", parameters=SMALL, speed=float("inf"))
+
+    async def read() -> list[int]:
+        seqs: list[int] = []
+
+        async def reader() -> None:
+            async for batch in engine.events():
+                seqs.append(batch.seq)
+
+        task = asyncio.create_task(reader())
+        for first in (1, 50):
+            await collect(engine, generation(list(range(first, first + 9))))
+            await asyncio.sleep(0)
+        engine.kill()
+        await task
+        return seqs
+
+    assert run(engine, read()) == [0, 1]
+
+
+def test_settings_take_the_place_of_a_model(tmp_path: Path) -> None:
+    """The tokenizer's vocabulary and the context window are the model's; arguments win."""
+    config = {"max_position_embeddings": 2048, "vocab_size": 1000, "eos_token_id": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    engine = SimEngine.from_settings("m", tmp_path, {"block_size": 8, "pool_blocks": 500, "speed": "inf"})
+    assert engine.info == EngineInfo(model="m", block_size=8, pool_blocks=500, max_model_len=2048)
+    parameters = engine._simulator.parameters
+    assert (parameters.vocabulary, parameters.eos_token, parameters.step_s) == ((256, 1000), 2, 0.0)
+    assert repr(engine).startswith("<SimEngine Simulator(0 running")
+    (tmp_path / "config.json").write_text(json.dumps(config | {"eos_token_id": [2, 0]}))
+    several = SimEngine.from_settings("m", tmp_path, {"max_model_len": 64})
+    assert several._simulator.parameters.eos_token is None
+    assert several.info.max_model_len == 64
+    assert SimEngine.from_settings("m", tmp_path / "none", {}).info.max_model_len == 65_536
+
+
+@pytest.mark.parametrize("wrong", [{"block_size": 0}, {"tensor_parallel_size": 2}, {"step_s": -1}])
+def test_wrong_settings_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        SimEngine.from_settings("m", tmp_path, wrong)
