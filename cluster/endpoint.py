@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cluster.backend import TokenStream
     from cluster.exchange import Prepared, Services
     from cluster.output.assembly import Piece
+    from cluster.tenants import Tenant
 
 
 class CountTokens:
@@ -33,8 +34,8 @@ class CountTokens:
         """Answers one request."""
         await Exchange(self._services, self._dialect, scope, send).run(receive, self._respond)
 
-    async def _respond(self, exchange: Exchange, body: bytes) -> None:
-        prepared = await exchange.prepare(body)
+    async def _respond(self, exchange: Exchange, tenant: Tenant, body: bytes) -> None:
+        prepared = await exchange.prepare(tenant, body)
         await exchange.send_json({"input_tokens": prepared.prompt_tokens})
 
 
@@ -49,8 +50,8 @@ class Generate:
         """Answers one request."""
         await Exchange(self._services, self._dialect, scope, send).run(receive, self._respond)
 
-    async def _respond(self, exchange: Exchange, body: bytes) -> None:
-        prepared = await exchange.prepare(body)
+    async def _respond(self, exchange: Exchange, tenant: Tenant, body: bytes) -> None:
+        prepared = await exchange.prepare(tenant, body)
         sampling = _sampling(prepared)
         conversation = prepared.conversation
         assembly = Assembly(

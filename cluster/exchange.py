@@ -90,13 +90,9 @@ class Exchange:
         self.reply: Reply | None = None
         self.complete = False
 
-    async def prepare(self, body: bytes) -> Prepared:
-        """Authenticated, parsed, canonical, rendered, encoded. Raises `ClientError`."""
+    async def prepare(self, tenant: Tenant, body: bytes) -> Prepared:
+        """Parsed, canonical, rendered, encoded. Raises `ClientError`."""
         stages, report = self.stages, self.report
-        tenant = self.services.tenants.authenticate(
-            api_key=self._headers.get("x-api-key", ""), authorization=self._headers.get("authorization", "")
-        )
-        report.tenant = tenant.id
         parsed = self.dialect.parse(body)
         stages.done("parse")
         report.ignored, report.model = parsed.hints.ignored, parsed.model
@@ -114,11 +110,14 @@ class Exchange:
         report.prompt_tokens = prepared.prompt_tokens
         return prepared
 
-    async def run(self, receive: Receive, respond: Callable[[Exchange, bytes], Coroutine[Any, Any, None]]) -> None:
-        """Read, respond, and end in one outcome whatever happens. Only cancellation passes through."""
+    async def run(
+        self, receive: Receive, respond: Callable[[Exchange, Tenant, bytes], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Authenticate, read, respond, and end in one outcome whatever happens. Only cancellation passes through."""
         try:
+            tenant = self._authenticate()  # strangers are not read
             body = await read_body(receive)
-            await while_connected(receive, respond(self, body))
+            await while_connected(receive, respond(self, tenant, body))
             self.report.outcome = "completed"
         except ClientGoneError:
             self.report.outcome = "completed" if self.complete else "cancelled"
@@ -151,6 +150,13 @@ class Exchange:
         self.complete = True
         await self.events.write(last)
         await self.events.end()
+
+    def _authenticate(self) -> Tenant:
+        tenant = self.services.tenants.authenticate(
+            api_key=self._headers.get("x-api-key", ""), authorization=self._headers.get("authorization", "")
+        )
+        self.report.tenant = tenant.id
+        return tenant
 
     async def _fail(self, error: Exception) -> None:
         self.report.outcome, self.report.error = outcome_of(error), str(error)

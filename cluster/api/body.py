@@ -31,11 +31,11 @@ Fields = dict[str, msgspec.Raw]
 # What steers an engine behind the protocol's back: refused, so that nobody believes it was obeyed.
 ENGINE_FIELDS: Final = frozenset(
     {
-        "add_generation_prompt", "add_special_tokens", "bad_words", "cache_salt", "chat_template",
+        "add_generation_prompt", "add_special_tokens", "allowed_token_ids", "bad_words", "cache_salt", "chat_template",
         "chat_template_kwargs", "continue_final_message", "guided_choice", "guided_grammar", "guided_json",
-        "guided_regex", "include_stop_str_in_output", "kv_transfer_params", "logits_processors",
-        "mm_processor_kwargs", "nvext", "prompt_logprobs", "prompt_token_ids", "skip_special_tokens",
-        "structured_outputs", "vllm_xargs",
+        "guided_regex", "ignore_eos", "include_stop_str_in_output", "kv_transfer_params", "logits_processors",
+        "min_tokens", "mm_processor_kwargs", "nvext", "prompt_embeds", "prompt_logprobs", "prompt_token_ids",
+        "skip_special_tokens", "stop_token_ids", "structured_outputs", "truncate_prompt_tokens", "vllm_xargs",
     }
 )  # fmt: skip
 # Their types bound their depth; what a block holds beside them is skipped unread.

@@ -32,6 +32,12 @@ def packed(tokens: Sequence[int]) -> bytes:
     return array("I", tokens).tobytes()
 
 
+def spoken(served: ServedModel, text: str) -> list[bytes]:
+    """One delta per token of `text`."""
+    tokens = served._segmenter.plan(text).encode()
+    return [tokens[i : i + 4] for i in range(0, len(tokens), 4)]
+
+
 class ScriptedEngine:
     """Says `script` to every prompt, a delta per entry, cut at `max_tokens`. `gate` holds the first delta back."""
 

@@ -12,7 +12,7 @@ import pytest
 
 from cluster.tenants import Tenants
 from router.errors import ReplicaDied
-from tests.cluster.support import serving
+from tests.cluster.support import serving, spoken
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -39,11 +39,6 @@ async def sdk(service: Service) -> AsyncIterator[openai.AsyncOpenAI]:
 async def http(service: Service) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=service.url, timeout=30) as opened:
         yield opened
-
-
-def spoken(served: ServedModel, text: str) -> list[bytes]:
-    tokens = served._segmenter.plan(text).encode()
-    return [tokens[i : i + 4] for i in range(0, len(tokens), 4)]
 
 
 async def test_an_answer_has_text_reason_and_usage(

@@ -12,7 +12,7 @@ import pytest
 
 from cluster.tenants import Tenants
 from router.errors import ReplicaDied
-from tests.cluster.support import REPLICA, serving
+from tests.cluster.support import REPLICA, serving, spoken
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,12 +33,6 @@ def client(service: Service, key: str = "any") -> anthropic.AsyncAnthropic:
 async def sdk(service: Service) -> AsyncIterator[anthropic.AsyncAnthropic]:
     async with client(service) as opened:
         yield opened
-
-
-def spoken(served: ServedModel, text: str) -> list[bytes]:
-    """One delta per token of `text`."""
-    tokens = served._segmenter.plan(text).encode()
-    return [tokens[i : i + 4] for i in range(0, len(tokens), 4)]
 
 
 async def record(stream: AsyncIterator[Any], events: list[str]) -> None:
