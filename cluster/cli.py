@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -14,6 +13,7 @@ import typer
 from cluster.cli_bench import bench_app
 from cluster.cli_events import events
 from cluster.config import ClusterConfig, load_config, parse_config
+from cluster.faults import report_fault
 from router.errors import KvistError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -143,10 +143,7 @@ def main() -> None:
     try:
         app()
     except KvistError as fault:
-        from router.errors import ClientError  # noqa: PLC0415 - only here
-
-        print(f"kvist: {fault}", file=sys.stderr)
-        raise SystemExit(2 if isinstance(fault, ClientError) else 1) from None
+        raise SystemExit(report_fault(fault)) from None
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ray import serve
 from ray.serve.api import RunTarget
@@ -16,6 +17,8 @@ from router.errors import ReplicaDied
 
 if TYPE_CHECKING:
     from cluster.config import ClusterConfig
+
+_FAULT_LINE: Final = re.compile(r"[\w.]+(Error|Exception|Request|Died|NoReplica)\b.*: ")
 
 
 def deploy_and_announce(config: ClusterConfig) -> None:
@@ -36,7 +39,15 @@ def deploy(config: ClusterConfig) -> None:
 def _raise_if_failed() -> None:
     application = serve.status().applications.get(APPLICATION)
     if application is not None and application.status.value in {"DEPLOY_FAILED", "UNHEALTHY"}:
-        raise ReplicaDied(f"the application cannot start: {application.message}")
+        reasons = [deployment.message for deployment in application.deployments.values() if deployment.message]
+        raise ReplicaDied(f"the cluster cannot start: {_last_words(reasons or [application.message])}")
+
+
+def _last_words(messages: list[str]) -> str:
+    """The last line of a traceback says what went wrong; the rest is in Serve's logs."""
+    lines = [line.strip() for message in messages for line in message.splitlines() if line.strip()]
+    faults = [line for line in lines if _FAULT_LINE.match(line)]
+    return (faults or lines or ["no reason was given"])[-1]
 
 
 def _tell(progress: str) -> None:

@@ -13,8 +13,10 @@ import sys
 from pathlib import Path
 
 from cluster.config import ClusterConfig, parse_config
+from cluster.faults import report_fault
 from cluster.preflight import free_port
 from cluster.ray_env import apply_local_environment, apply_node_environment
+from router.errors import KvistError
 
 OBJECT_STORE_BYTES = 128 * 2**20
 LOGICAL_CPUS = 16
@@ -45,7 +47,10 @@ def main() -> None:
     from cluster.deploy import deploy_and_announce  # noqa: PLC0415 - imports Ray, which must see its environment first
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    deploy_and_announce(config)
+    try:
+        deploy_and_announce(config)
+    except KvistError as fault:
+        raise SystemExit(report_fault(fault)) from None
     signal.pause()
 
 

@@ -288,7 +288,9 @@ class Fleet:
                 if ahead and end < len(hashes) and hashes[end] in ahead and member.believed:
                     deepest_first = deepest_first or hashes[::-1]
                     coming = held(deepest_first, ahead, start=end) - end
-                found[name] = Candidate(name, size, depth, coming, load.backlog_tokens, load.running)
+                found[name] = Candidate(
+                    name, size, depth, coming, load.backlog_tokens, load.running, index.room_blocks(name)
+                )
         return found
 
     @staticmethod
@@ -324,6 +326,8 @@ class Fleet:
             bad_messages=member.bad_messages,
             open_reservations=len(load.inflight),
             backlog_tokens=load.backlog_tokens,
+            running=load.gauge.running,
+            waiting=load.gauge.waiting,
             predicted_cached_tokens=predicted,
             actual_cached_tokens=actual,
             counters=dict(feed.counters),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from router.wire import Op
 
 
-class IndexOverflow(ReplicaError):  # noqa: N818 - a condition of one replica
+class IndexOverflow(ReplicaError):
     """A replica claims more blocks than it can hold. Nothing of the refused run was stored."""
 
 
@@ -152,6 +152,10 @@ class Index:
         """Number of blocks by medium; all zero for an unknown replica."""
         holding = self._holdings.get(replica)
         return {medium: len(holding.tiers[medium]) if holding else 0 for medium in MEDIA}
+
+    def room_blocks(self, replica: str) -> int:
+        """Blocks that a known replica's fastest tier can take before it evicts what it caches. May be negative."""
+        return self._holdings[replica].room(MEDIA[0]) - INDEX_MARGIN_BLOCKS
 
     def resident(self, replica: str) -> dict[str, frozenset[int]]:
         """A copy of what is held, for tests and for comparison with a replica's own account. O(its blocks)."""

@@ -5,8 +5,9 @@
 The compute price stands for the delay that computing a prompt again causes to those who follow: it lets siblings wait
 for a prefix that is on its way instead of computing it twice.
 
-Scores closer than `tie_s` are equal; the best of equal score are ordered by rendezvous hash of the prefix root, so that
-cold prompts spread and the same one returns to the same replica. No randomness: equal inputs give equal rankings.
+Scores closer than `tie_s` are equal. Equal scores break by how many such prompts the pool still takes before it evicts
+anything, so that new conversations share the pools evenly; then by rendezvous hash of the prefix root, so that cold
+prompts spread and the same one returns to the same replica. No randomness: equal inputs give equal rankings.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class Candidate(NamedTuple):
-    """One routable replica. `depth` counts resident blocks, `coming_blocks` those that requests in flight add to it."""
+    """One routable replica. `depth` counts resident blocks, `coming_blocks` those that requests in flight add to it,
+    `room_blocks` what its pool can take before anything cached is evicted."""
 
     replica: str
     block_size: int
@@ -33,6 +35,7 @@ class Candidate(NamedTuple):
     coming_blocks: int
     backlog_tokens: int
     running: int
+    room_blocks: int
 
 
 class Question(NamedTuple):
@@ -74,7 +77,7 @@ class LeastTime(msgspec.Struct, frozen=True, kw_only=True):
         prompt_tokens, root, _, tokens_per_s = question
         ranked = []
         backlog_s, compute_s = 1.0 / tokens_per_s, (1.0 + self.compute_price) / tokens_per_s
-        for replica, block_size, (gpu, cpu, disk), coming, backlog, running in candidates:
+        for replica, block_size, (gpu, cpu, disk), coming, backlog, running, room in candidates:
             cached = min((disk + coming) * block_size, cacheable_tokens(prompt_tokens, block_size))
             dearer = (1.0 - self.gpu_credit) * (gpu + coming)
             if disk > gpu:
@@ -82,12 +85,13 @@ class LeastTime(msgspec.Struct, frozen=True, kw_only=True):
             uncached = prompt_tokens - cached + dearer * block_size
             cost_s = backlog * backlog_s + uncached * compute_s + running * self.decode_cost_s
             score = Score(replica, cost_s, cached, backlog)
-            ranked.append((round(cost_s / self.tie_s), replica, score))
+            fitting = max(room, 0) // max((prompt_tokens - cached) // block_size, 1)
+            ranked.append((round(cost_s / self.tie_s), -fitting, replica, score))
         ranked.sort()
-        tied = [entry for entry in ranked if entry[0] == ranked[0][0]]
+        tied = [entry for entry in ranked if entry[:2] == ranked[0][:2]]
         if len(tied) > 1:
-            ranked[: len(tied)] = sorted(tied, key=lambda entry: xxhash.xxh3_64_intdigest(entry[1].encode(), root))
-        return tuple([entry[2] for entry in ranked])
+            ranked[: len(tied)] = sorted(tied, key=lambda entry: xxhash.xxh3_64_intdigest(entry[2].encode(), root))
+        return tuple([entry[3] for entry in ranked])
 
 
 class RoundRobin(msgspec.Struct, frozen=True):

@@ -56,8 +56,8 @@ class PromptBlocks(msgspec.Struct, frozen=True):
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica as operators see it. The cached tokens are sums over the last minutes: predicted, and as counted by
-    the engine. `problems` says in words what is wrong."""
+    """One replica as operators see it. `running` and `waiting` are the engine's own gauge. The cached tokens are sums
+    over the last minutes: predicted, and as counted by the engine. `problems` says in words what is wrong."""
 
     replica: str
     model: str
@@ -73,6 +73,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     bad_messages: int
     open_reservations: int
     backlog_tokens: int
+    running: int
+    waiting: int
     predicted_cached_tokens: int
     actual_cached_tokens: int
     counters: dict[str, int]

@@ -88,6 +88,11 @@ def serving(config: dict[str, Any], folder: Path) -> Iterator[ServeProcess]:
 
 
 def tiny(**changes: Any) -> dict[str, Any]:
-    """Config of the tiny model on two replicas with small pools of KV memory."""
+    """Config of the tiny model on two real replicas with small pools."""
     engine_args = {"block_size": 32, "kv_cache_memory_bytes": 64 * 2**20, **changes.pop("engine_args", {})}
     return {"models": [{"name": "tiny", "source": "tiny", "replicas": 2, "engine_args": engine_args, **changes}]}
+
+
+def simulated(**changes: Any) -> dict[str, Any]:
+    """Config of two simulated replicas in the tiny model's place."""
+    return {"models": [{"name": "tiny", "source": "tiny", "replicas": 2, "engine": "sim", **changes}]}

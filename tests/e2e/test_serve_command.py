@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.e2e.cluster_process import serving, tiny
+from tests.e2e.cluster_process import READY_LIMIT_S, ServeProcess, serving, simulated, tiny
 from tests.e2e.processes import marked, wait_until_gone
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ def test_after_kill_9_no_process_that_inherited_its_environment_is_left(tmp_path
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_end_everything_with_code_0(tmp_path: Path, signum: int) -> None:
     """A clean stop is not an error."""
-    with serving(tiny(engine="sim", engine_args={}), tmp_path) as serve:
+    with serving(simulated(), tmp_path) as serve:
         assert serve.end(signum) == 0
         assert wait_until_gone(serve.mark, LEAVES_NOTHING_WITHIN_S) == {}
 
 
 def test_a_cluster_of_one_machine_listens_on_loopback_only(tmp_path: Path) -> None:
     """Except Serve's gRPC port between replicas, which has no address option and asks for the cluster's token."""
-    with serving(tiny(engine="sim", engine_args={}), tmp_path) as serve:
+    with serving(simulated(), tmp_path) as serve:
         pids = marked(serve.mark)
         beyond = listeners_beyond_loopback(pids)
         assert all("ServeReplica" in pids[listener.pid] for listener in beyond)
@@ -51,3 +51,13 @@ def listeners_beyond_loopback(pids: dict[int, str]) -> list[psutil._common.sconn
         for c in psutil.net_connections("tcp")
         if c.status == psutil.CONN_LISTEN and c.pid in pids and not c.laddr.ip.startswith(("127.", "::1"))
     ]
+
+
+def test_a_replica_that_cannot_start_ends_the_command_with_the_reason(tmp_path: Path) -> None:
+    """Not Serve's "failed to update the deployments", and no traceback."""
+    serve = ServeProcess(simulated(engine_args={"no_such_setting": 1}), tmp_path)
+    assert serve.process.wait(timeout=READY_LIMIT_S) == 1
+    said = serve.log.read_text()
+    assert "no_such_setting" in said
+    assert "Traceback" not in said
+    assert wait_until_gone(serve.mark, LEAVES_NOTHING_WITHIN_S) == {}

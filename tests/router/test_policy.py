@@ -13,7 +13,9 @@ from router.policy import Candidate, LeastTime, Question, RoundRobin, Score, cac
 COUNTS = st.integers(0, 200)
 DEPTHS = st.lists(COUNTS, min_size=3, max_size=3).map(lambda counts: Depth(*sorted(counts)))
 CANDIDATES = st.lists(
-    st.builds(Candidate, st.text(max_size=3), st.sampled_from([16, 32]), DEPTHS, COUNTS, st.integers(0, 10**6), COUNTS),
+    st.builds(
+        Candidate, st.text(max_size=3), st.sampled_from([16, 32]), DEPTHS, COUNTS, st.integers(0, 10**6), COUNTS, COUNTS
+    ),
     min_size=1,
     max_size=8,
     unique_by=lambda candidate: candidate.replica,
@@ -23,8 +25,10 @@ QUESTIONS = st.builds(
 )
 
 
-def candidate(name: str, *, gpu: int = 0, cpu: int = 0, disk: int = 0, backlog: int = 0, running: int = 0) -> Candidate:
-    return Candidate(name, 16, Depth(gpu, gpu + cpu, gpu + cpu + disk), 0, backlog, running)
+def candidate(
+    name: str, *, gpu: int = 0, cpu: int = 0, disk: int = 0, backlog: int = 0, running: int = 0, room: int = 10_000
+) -> Candidate:
+    return Candidate(name, 16, Depth(gpu, gpu + cpu, gpu + cpu + disk), 0, backlog, running, room)
 
 
 def best(*candidates: Candidate, prompt_tokens: int = 1_601, root: int = 7) -> Score:
@@ -128,3 +132,13 @@ def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
     """A typing error in a config is found at its start."""
     with pytest.raises(InvalidRequest, match="kvist, round-robin"):
         policy_named("robin-round")
+
+
+@given(st.integers(0, 2**64 - 1))
+@settings(deadline=None)
+def test_among_equals_a_new_conversation_goes_where_more_of_its_kind_still_fit(root: int) -> None:
+    """Whatever its root; full pools are alike, and a cached prefix outweighs any room."""
+    assert best(candidate("fuller", room=250), candidate("free", room=300), root=root).replica == "free"
+    assert best(candidate("full", room=0, gpu=90), candidate("free"), root=root).replica == "full"
+    full = [candidate("a", room=0), candidate("b", room=99)]
+    assert best(*full, root=root).replica == best(*[one._replace(room_blocks=5) for one in full], root=root).replica
