@@ -171,10 +171,13 @@ def test_blocks_without_a_parent_are_dropped_beyond_a_bound(monkeypatch: pytest.
         verdict = relay.apply(seq, payload(stored([100 + seq], [seq, 0], parent_block_hash=50 + seq)))
     assert verdict.reasons == ("parent unknown, too many blocks wait already",)
     assert relay.counters["dropped"] == 1
+    assert "3 parked" in repr(relay)
     relay.apply(4, payload(removed([100])))
     relay.apply(5, payload(stored([105], [5, 0], parent_block_hash=55)))
     assert relay.counters["dropped"] == 1, "a block that left gives its place to a new one"
     relay.check_integrity()
+    relay.clear()
+    assert "0 parked" in repr(relay), "what is forgotten waits no more"
 
 
 def test_an_engine_cannot_hold_more_blocks_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
