@@ -20,11 +20,11 @@ SCRIPTS: Final = {"dynamo": "peer_dynamo.py"}
 STOP_TIMEOUT_S: Final = 10.0
 
 
-class PeerMissing(ClientError):  # noqa: N818 - a condition, like its base
+class PeerMissing(ClientError):
     """The caller asked for a peer that is not installed. The message says how to."""
 
 
-class PeerFailed(KvistError):  # noqa: N818 - same
+class PeerFailed(KvistError):
     """The peer's process gave an error instead of a measure."""
 
 

@@ -1,4 +1,8 @@
-"""All measures, round by round, Kvist and the peer in turn, everything measured on one CPU."""
+"""All measures, round by round, Kvist and the peer in turn, everything measured on one CPU.
+
+Times are medians of calls by the clock. Rates count CPU time of the process, so that other work on the machine, which
+takes more from a side with one thread than from a side with many, does not decide.
+"""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ COMMAND_LOOK_S: Final = 0.001
 LOOPBACK: Final = "127.0.0.1"
 
 
-class SenderFailed(KvistError):  # noqa: N818 - a condition, like the others
+class SenderFailed(KvistError):
     """The sending process has ended, or its receivers never came."""
 
 
