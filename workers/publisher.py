@@ -14,28 +14,14 @@ from typing import TYPE_CHECKING, Final
 import zmq
 
 from router.errors import WireError
-from router.limits import (
-    HEARTBEAT_INTERVAL_S,
-    MAX_FRAME_BYTES,
-    MAX_FRAME_HASHES,
-    PUBLISHER_HWM_FRAMES,
-    SNAPSHOT_CHUNK_HASHES,
-    SNAPSHOT_REPLIES_HWM,
-)
-from router.wire import (
-    Frame,
-    Load,
-    Op,
-    Removed,
-    SnapshotChunk,
-    Stored,
-    decode_snapshot_request,
-    encode_chunk,
-    encode_frame,
-)
+from router.limits import MAX_FRAME_BYTES, PUBLISHER_HWM_FRAMES, SNAPSHOT_REPLIES_HWM
+from router.wire import decode_snapshot_request
+from workers.announcer import Announcer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from router.wire import Load, Op, Stored
 
 LOOK_INTERVAL_S: Final = 0.02
 REQUESTS_AT_ONCE: Final = 16
@@ -61,11 +47,9 @@ class Publisher:
     ) -> None:
         self.replica = replica
         self.incarnation = incarnation
-        self._block_size = block_size
-        self._resident = resident
-        self._load = load
-        self._seq = -1
-        self._sent_at = 0.0
+        self._announcer = Announcer(
+            replica=replica, incarnation=incarnation, block_size=block_size, resident=resident, load=load
+        )
         self._context: zmq.Context[Socket] = zmq.Context(io_threads=1)
         self._pub = self._bound(zmq.PUB, host, hwm=PUBLISHER_HWM_FRAMES)
         self._router = self._bound(zmq.ROUTER, host, hwm=SNAPSHOT_REPLIES_HWM)
@@ -74,7 +58,7 @@ class Publisher:
         self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<Publisher {self.replica} seq={self._seq} {self.events}>"
+        return f"<Publisher {self._announcer!r} {self.events}>"
 
     def start(self) -> None:
         """Begin to send heartbeats and to answer snapshot requests. Needs a running loop."""
@@ -82,9 +66,8 @@ class Publisher:
 
     def publish(self, ops: tuple[Op, ...]) -> None:
         """Send operations as one or more frames, in order. Never waits; nothing to say sends nothing."""
-        for part in _parts(ops):
-            self._seq += 1
-            self._send(part)
+        for frame in self._announcer.announce(ops, now=time.monotonic(), ts=time.time()):
+            self._send(frame)
 
     async def close(self) -> None:
         """Stop and leave no socket behind. Safe to call twice."""
@@ -109,23 +92,14 @@ class Publisher:
     async def _run(self) -> None:
         while True:
             self._answer_requests()
-            if time.monotonic() - self._sent_at >= HEARTBEAT_INTERVAL_S:
-                self._send(())
+            now = time.monotonic()
+            if self._announcer.heartbeat_due(now):
+                self._send(self._announcer.heartbeat(now=now, ts=time.time()))
             await asyncio.sleep(LOOK_INTERVAL_S)
 
-    def _send(self, ops: tuple[Op, ...]) -> None:
-        frame = Frame(
-            replica=self.replica,
-            incarnation=self.incarnation,
-            seq=self._seq,
-            ts=time.time(),
-            ops=ops,
-            load=self._load(),
-            block_size=self._block_size,
-        )
-        self._sent_at = time.monotonic()
+    def _send(self, frame: bytes) -> None:
         with contextlib.suppress(zmq.Again):
-            self._pub.send(encode_frame(frame), zmq.NOBLOCK)
+            self._pub.send(frame, zmq.NOBLOCK)
 
     def _answer_requests(self) -> None:
         for _ in range(REQUESTS_AT_ONCE):
@@ -138,51 +112,8 @@ class Publisher:
                 self._send_snapshot(sender, nonce=decode_snapshot_request(request))
 
     def _send_snapshot(self, sender: bytes, *, nonce: int) -> None:
-        chunks = list(_chunks(self._resident()))
-        for index, blocks in enumerate(chunks):
-            chunk = SnapshotChunk(
-                replica=self.replica,
-                incarnation=self.incarnation,
-                seq=self._seq,
-                index=index,
-                count=len(chunks),
-                block_size=self._block_size,
-                blocks=blocks,
-            )
+        for chunk in self._announcer.snapshot(nonce):
             try:
-                self._router.send_multipart([sender, encode_chunk(chunk, nonce=nonce)], zmq.NOBLOCK)
+                self._router.send_multipart([sender, chunk], zmq.NOBLOCK)
             except zmq.Again:  # its queue is full: the rest would be useless, and it will ask again
                 return
-
-
-def _parts(ops: tuple[Op, ...]) -> Iterator[tuple[Op, ...]]:
-    """Cut so that no frame holds more than MAX_FRAME_HASHES."""
-    part: list[Op] = []
-    count = 0
-    for op in ops:
-        for piece in _pieces(op):
-            size = len(piece.hashes) if isinstance(piece, Stored | Removed) else 0
-            if part and count + size > MAX_FRAME_HASHES:
-                yield tuple(part)
-                part, count = [], 0
-            part.append(piece)
-            count += size
-    if part:
-        yield tuple(part)
-
-
-def _pieces(op: Op) -> Iterator[Op]:
-    if isinstance(op, Stored | Removed) and len(op.hashes) > MAX_FRAME_HASHES:
-        for start in range(0, len(op.hashes), MAX_FRAME_HASHES):
-            yield type(op)(op.medium, op.hashes[start : start + MAX_FRAME_HASHES])
-    else:
-        yield op
-
-
-def _chunks(blocks: tuple[Stored, ...]) -> Iterator[tuple[Stored, ...]]:
-    """Cut into chunks of at most SNAPSHOT_CHUNK_HASHES; one empty chunk when nothing is resident."""
-    if not blocks:
-        yield ()
-    for medium, hashes in blocks:
-        for start in range(0, len(hashes), SNAPSHOT_CHUNK_HASHES):
-            yield (Stored(medium, hashes[start : start + SNAPSHOT_CHUNK_HASHES]),)
