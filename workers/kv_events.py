@@ -93,8 +93,10 @@ class EngineBatch(NamedTuple):
 
 
 def decode_batch(payload: bytes) -> EngineBatch:
-    """The batch in `payload`, its events in order. Raises `WireError` when it is no batch at all; a bad event inside a
-    good batch becomes `SkippedEvent` or `LostTrack`. Time and memory are linear in the payload's length."""
+    """The batch in `payload`, its events in order (removals in a row from one pool as one).
+
+    Raises `WireError` when it is no batch at all; a bad event inside a good batch becomes `SkippedEvent` or `LostTrack`.
+    Time and memory are linear in the payload's length."""
     if len(payload) > MAX_ENGINE_BATCH_BYTES:
         raise WireError("batch: too many bytes")
     try:
@@ -108,7 +110,16 @@ def decode_batch(payload: bytes) -> EngineBatch:
     rank = raw.get("data_parallel_rank")
     if rank is not None and type(rank) is not int:
         raise WireError("data_parallel_rank: not an integer")
-    return EngineBatch(rank, [_event(item) for item in raw["events"]])
+    events: list[EngineEvent] = []
+    for item in raw["events"]:
+        event = _event(item)
+        before = events[-1] if events else None
+        # An eviction is one event per block; they come by the hundred.
+        if type(event) is RemovedBlocks and type(before) is RemovedBlocks and event[:2] == before[:2]:
+            before.hashes.extend(event.hashes)
+        else:
+            events.append(event)
+    return EngineBatch(rank, events)
 
 
 def low64(block_hash: object) -> int:

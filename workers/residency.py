@@ -175,6 +175,8 @@ class Residency:
         """One copy less of each in one pool. Returns how many it did not hold."""
         unknown = 0
         for engine_hash in hashes:
+            if key == self._base and self._drop_plain(engine_hash, log):
+                continue
             copies = self._copies(key, engine_hash)
             if copies:
                 self._set_copies(key, engine_hash, copies - 1)
@@ -247,6 +249,21 @@ class Residency:
         assert all(self._ours(engine_hash) == ours for ours, engine_hash in self._owner_of.items())
         for key, pool in self._pools.items():
             assert all(copies != self._usual(key, engine_hash) for engine_hash, copies in pool.items())
+
+    def _drop_plain(self, engine_hash: int, log: OpLog) -> bool:
+        """Remove the only copy of a shown block that ends its run and has no children, the way an LRU pool evicts.
+        False (and nothing done) for any other block."""
+        run = self._run_of.get(engine_hash)
+        if run is None or run.hashes[-1] != engine_hash or engine_hash in self._heads or engine_hash in self._rank_of:
+            return False
+        if self._owner_of or any(engine_hash in pool for pool in self._pools.values()):
+            return False
+        del self._run_of[engine_hash]
+        run.hashes.pop()
+        log.add(Removed, 0, (run.ours.pop(),))
+        if not run.hashes:
+            self._drop_head(run.parent, engine_hash)
+        return True
 
     def _runs(self) -> Iterable[Run]:
         return {id(run): run for run in self._run_of.values()}.values()
