@@ -114,6 +114,19 @@ def test_unknown_events_tell_what_they_might_do() -> None:
     assert decoded(["BlocksEvicted"]) == LostTrack("unknown event 'BlocksEvicted'", None)
 
 
+def test_evictions_in_a_row_are_one_event_and_keep_their_place() -> None:
+    """A removal before and one after a store of the same block mean different things."""
+    events = [removed([1]), removed([2]), stored([1], [9]), removed([3]), removed([4], medium="CPU"), removed([5])]
+    merged = decode_batch(payload(*events)).events
+    assert [event.hashes for event in merged if isinstance(event, (RemovedBlocks, StoredBlocks))] == [
+        [1, 2],
+        [1],
+        [3],
+        [4],
+        [5],
+    ]
+
+
 def test_salt_and_other_keys_are_told_apart() -> None:
     """The order on the wire is adapter, images, salt, embeddings, all untagged."""
     keys = [["fr", ["image-1", 3], "salty", b"\x01"], ["fr", ["image-1", -1]]]
