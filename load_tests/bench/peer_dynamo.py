@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
 MODEL = "bench"
-POLL_S = 0.005
+POLL_S = 0.02  # waiting costs no CPU time
 PACKAGES = ("ai-dynamo", "ai-dynamo-runtime")
 
 
