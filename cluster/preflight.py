@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 ENGINE_BYTES: Final = {"vllm": 2 * 2**30, "sim": 300 * 2**20}
 """Resident memory of one replica of a demo model, measured; a real model's weights come on top."""
 BASE_BYTES: Final = 1 * 2**30
+UNASSIGNED_PORTS: Final = range(20_000, 29_000)
 DEMO_MODELS: Final = frozenset({"tiny", "smollm2"})
 
 
@@ -73,7 +75,13 @@ def check_memory(config: ClusterConfig) -> None:
 
 
 def free_port() -> int:
-    """A port on loopback that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port on loopback that nobody uses now, below the range from which systems give out ports by themselves: what
+    starts in the meantime does not take it."""
+    for port in random.SystemRandom().sample(UNASSIGNED_PORTS, len(UNASSIGNED_PORTS)):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise InvalidRequest(f"no port of {UNASSIGNED_PORTS} is free on loopback")
