@@ -95,8 +95,8 @@ class EngineBatch(NamedTuple):
 def decode_batch(payload: bytes) -> EngineBatch:
     """The batch in `payload`, its events in order (removals in a row from one pool as one).
 
-    Raises `WireError` when it is no batch at all; a bad event in a good batch becomes `SkippedEvent` or `LostTrack`. Time
-    and memory are linear in the payload's length."""
+    Raises `WireError` when it is no batch at all; a bad event in a good batch becomes `SkippedEvent` or `LostTrack`.
+    Time and memory are linear in the payload's length."""
     if len(payload) > MAX_ENGINE_BATCH_BYTES:
         raise WireError("batch: too many bytes")
     try:
