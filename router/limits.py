@@ -47,6 +47,7 @@ SNAPSHOT_REPLIES_HWM: Final = 1_024
 ENGINE_EVENTS_HWM: Final = 100_000
 ENGINE_PENDING_BATCHES: Final = 100_000
 ENGINE_REPLAY_INTERVAL_S: Final = 1.0  # how often an idle engine is asked whether the last batches were lost
+ENGINE_HEALTH_INTERVAL_S: Final = 0.25  # how often an engine is asked whether it lives (workers/event_pump.py)
 
 # Engine events (workers/kv_events.py, workers/relay.py).
 MAX_ENGINE_BATCH_BYTES: Final = 64 * 2**20

@@ -7,6 +7,8 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
+from router.errors import ReplicaDied
+from router.limits import ENGINE_HEALTH_INTERVAL_S
 from router.wire import Load
 from workers.publisher import Publisher
 from workers.relay import Relay
@@ -35,7 +37,7 @@ class EventPump:
             resident=self._relay.snapshot,
             load=self._load,
         )
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._fault: str | None = None
 
     def __repr__(self) -> str:
@@ -59,19 +61,18 @@ class EventPump:
     def start(self) -> None:
         """Begin to move events. Needs a running loop."""
         self._publisher.start()
-        self._task = asyncio.create_task(self._run())
+        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._watch())]
 
     def announce_clear(self) -> None:
         """The engine was reset: say so now, for an idle engine's own event comes with its next step only."""
-        self._publisher.publish(self._relay.clear())
+        self._publisher.publish(self._relay.reset())
 
     async def close(self) -> None:
         """Stop. Safe to call twice."""
-        if self._task is not None:
-            self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+                await task
         await self._publisher.close()
 
     async def _run(self) -> None:
@@ -81,11 +82,29 @@ class EventPump:
                 self._publisher.publish(verdict.ops)
                 if verdict.verdict == "rejected":
                     logger.warning("engine events, batch %d: %s", batch.seq, "; ".join(verdict.reasons))
-                    self.announce_clear()  # removals may have been in it: too little shown is safe, too much is not
-            self._fault = "the engine's event stream ended"
+                    self._publisher.publish(
+                        self._relay.clear()
+                    )  # removals may have been in it: better too little shown
+            self._fail("the engine's event stream ended")
         except Exception as fault:
-            self._fault = repr(fault)
             logger.exception("engine events no longer flow")
+            self._fail(repr(fault))
+
+    async def _watch(self) -> None:
+        """A dead engine says nothing: its event sockets only fall silent."""
+        try:
+            while True:
+                await self._engine.check_health()
+                await asyncio.sleep(ENGINE_HEALTH_INTERVAL_S)
+        except ReplicaDied as fault:
+            self._fail(str(fault))
+
+    def _fail(self, reason: str) -> None:
+        """Blocks are gone, or no longer known: show none, and let routers see a silent replica."""
+        if self._fault is None:
+            self._fault = reason
+            self._publisher.publish(self._relay.clear())
+            self._publisher.fall_silent()
 
     def _load(self) -> Load:
         load = self._engine.load()

@@ -69,6 +69,12 @@ class Publisher:
         for frame in self._announcer.announce(ops, now=time.monotonic(), ts=time.time()):
             self._send(frame)
 
+    def fall_silent(self) -> None:
+        """Say nothing more by itself and answer nobody, so that routers end the lease. What was published still goes
+        out."""
+        if self._task is not None:
+            self._task.cancel()
+
     async def close(self) -> None:
         """Stop and leave no socket behind. Safe to call twice."""
         if self._task is not None:

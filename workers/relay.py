@@ -53,6 +53,7 @@ class Relay:
         "_parked",
         "_parked_blocks",
         "_rank",
+        "_resets_to_come",
         "_residency",
         "counters",
     )
@@ -68,6 +69,7 @@ class Relay:
         self._residency = Residency()
         self._parked: dict[int, list[StoredBlocks]] = {}  # by the parent they wait for
         self._parked_blocks = 0
+        self._resets_to_come = 0  # announced by `reset`, not yet by the engine
 
     def __repr__(self) -> str:
         return f"Relay(seq {self._last_seq}, {self._residency!r}, {self._parked_blocks} parked)"
@@ -115,6 +117,14 @@ class Relay:
         self._forget(log)
         return log.ops()
 
+    def reset(self) -> tuple[Op, ...]:
+        """Forget all blocks, for the engine was reset. It says so itself with its next step only; what it said before
+        may still be on its way, and is of blocks that are gone: all is ignored until its own word comes."""
+        to_come = self._resets_to_come + 1
+        ops = self.clear()
+        self._resets_to_come = to_come
+        return ops
+
     def snapshot(self) -> tuple[Stored, ...]:
         """All shown blocks."""
         return self._residency.shown()
@@ -149,6 +159,7 @@ class Relay:
     def _forget(self, log: OpLog) -> None:
         self._residency.forget()
         self._parked, self._parked_blocks = {}, 0
+        self._resets_to_come = 0
         log.clear()
 
     def _clear_tier(self, rank: int | None, log: OpLog) -> None:
@@ -169,6 +180,8 @@ class Relay:
 
     def _apply_event(self, event: EngineEvent, log: OpLog) -> SkippedEvent | None:
         """Apply one event; what kept it from being applied in full, if anything did."""
+        if self._resets_to_come and isinstance(event, StoredBlocks | RemovedBlocks):
+            return None
         match event:
             case StoredBlocks():
                 problem = self._store(event, log)
@@ -176,7 +189,9 @@ class Relay:
                 self.counters["unknown_removals"] += self._residency.remove((rank, group), hashes, log)
                 return None
             case ClearedPool():
+                to_come = max(0, self._resets_to_come - 1)
                 self._clear_tier(0, log)
+                self._resets_to_come = to_come
                 return None
             case LostTrack(reason, rank):
                 self.counters["lost_track"] += 1

@@ -36,10 +36,10 @@ class Path(NamedTuple):
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[Path]:
+async def connected(engine_type: type[SimEngine] = SimEngine) -> AsyncIterator[Path]:
     """An engine whose events arrive in a fleet over real sockets."""
     parameters = SimParameters(block_size=BLOCK_SIZE, pool_blocks=POOL_BLOCKS, max_model_len=200)
-    engine = SimEngine(model=MODEL, parameters=parameters, speed=float("inf"))
+    engine = engine_type(model=MODEL, parameters=parameters, speed=float("inf"))
     await engine.start()
     pump = EventPump(engine=engine, model=MODEL, host="127.0.0.1", replica="r", incarnation="one")
     pump.start()
@@ -126,6 +126,40 @@ def test_a_reset_of_an_idle_engine_is_announced() -> None:
     asyncio.run(scenario())
 
 
+class Late(SimEngine):
+    """Its events can be held up on their way."""
+
+    async def start(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+        await super().start()
+
+    async def events(self) -> AsyncIterator[EventBatch]:
+        async for batch in super().events():
+            await self.open.wait()
+            yield batch
+
+
+def test_news_from_before_a_reset_is_not_shown_after_it() -> None:
+    """It may still be on its way when the reset is announced, and an idle engine would not correct it."""
+
+    async def scenario() -> None:
+        async with connected(Late) as (engine, pump, fleet):
+            assert isinstance(engine, Late)
+            engine.open.clear()
+            await cached(engine, list(range(40)))
+            assert await engine.reset_prefix_cache()
+            pump.announce_clear()
+            engine.open.set()
+            await until(lambda: pump.counters["batches"] == 1)
+            await asyncio.sleep(0.3)
+            assert not shown(fleet)
+            await cached(engine, list(range(8)))
+            await until(lambda: shown(fleet) == set(hashes_of(list(range(8)))))
+
+    asyncio.run(scenario())
+
+
 def test_an_unreadable_batch_hides_what_it_may_have_taken() -> None:
     """Nobody knows which blocks it removed; a router may know too little, never too much."""
 
@@ -151,6 +185,30 @@ def test_the_end_of_the_events_is_a_fault() -> None:
             assert "Relay" in repr(pump)
             engine.kill()
             await until(lambda: pump.fault is not None)
+
+    asyncio.run(scenario())
+
+
+class SilentInDeath(SimEngine):
+    """Dies as vLLM's engine process does: its event sockets do not end."""
+
+    async def events(self) -> AsyncIterator[EventBatch]:
+        async for batch in super().events():
+            yield batch
+        await asyncio.Event().wait()
+
+
+def test_a_dead_engine_is_shown_empty_then_falls_silent() -> None:
+    """Else its heartbeats would vouch for blocks that are gone, until something replaces the replica."""
+
+    async def scenario() -> None:
+        async with connected(SilentInDeath) as (engine, pump, fleet):
+            await cached(engine, list(range(40)))
+            await until(lambda: len(shown(fleet)) == 10)
+            engine.kill()
+            await until(lambda: not shown(fleet))
+            assert pump.fault == "the engine is gone"
+            await until(lambda: not fleet.routable)
 
     asyncio.run(scenario())
 
