@@ -91,7 +91,8 @@ class Residency:
         self._heads: dict[int, set[int]] = {}  # block -> first blocks of the runs that hang from it
         self._rank_of: dict[int, int] = {}  # linked blocks not shown on the GPU
         self._owner_of: dict[int, int] = {}  # adapters only: our hash -> the engine's
-        # Copies, except the one copy that each linked block has in the base pool unless written otherwise.
+        # Copies, except the one copy that each linked block has in the base pool unless written otherwise (in a sparse
+        # group, all copies are written).
         self._base: PoolKey = (0, 0)
         self._pools: dict[PoolKey, dict[int, int]] = {self._base: {}}
 
@@ -149,8 +150,11 @@ class Residency:
 
     def count(self, blocks: StoredBlocks) -> None:
         """One more physical copy of each block."""
-        if not blocks.indexed:
+        if not blocks.indexed and blocks.group not in self._unindexed:
+            written_out = self.copies(self._base)  # in a sparse group no copy is usual
             self._unindexed.add(blocks.group)
+            if blocks.group == self._base[1]:
+                self._pools[self._base] = written_out
         key = blocks.rank, blocks.group
         for engine_hash in blocks.hashes:
             self._set_copies(key, engine_hash, self._copies(key, engine_hash) + 1)
@@ -173,9 +177,9 @@ class Residency:
 
     def remove(self, key: PoolKey, hashes: Sequence[int], log: OpLog) -> int:
         """One copy less of each in one pool. Returns how many it did not hold."""
-        unknown = 0
+        unknown, is_base = 0, self._is_base(key)
         for engine_hash in hashes:
-            if key == self._base and self._drop_plain(engine_hash, log):
+            if is_base and self._drop_plain(engine_hash, log):
                 continue
             copies = self._copies(key, engine_hash)
             if copies:
@@ -218,7 +222,7 @@ class Residency:
 
     def copies(self, key: PoolKey) -> dict[int, int]:
         """Engine hash -> physical copies in one pool. O(blocks)."""
-        found = dict.fromkeys(self._run_of, 1) if key == self._base else {}
+        found = dict.fromkeys(self._run_of, 1) if self._is_base(key) else {}
         found.update(self._pools[key])
         return {engine_hash: copies for engine_hash, copies in found.items() if copies}
 
@@ -276,8 +280,11 @@ class Residency:
             and all(not pool or pool.keys().isdisjoint(hashes) for pool in self._pools.values())
         )
 
+    def _is_base(self, key: PoolKey) -> bool:
+        return key == self._base and key[1] not in self._unindexed
+
     def _usual(self, key: PoolKey, engine_hash: int) -> int:
-        return 1 if key == self._base and engine_hash in self._run_of else 0
+        return 1 if self._is_base(key) and engine_hash in self._run_of else 0
 
     def _copies(self, key: PoolKey, engine_hash: int) -> int:
         copies = self._pools[key].get(engine_hash) if key in self._pools else 0
@@ -291,7 +298,7 @@ class Residency:
             pool[engine_hash] = copies
 
     def _fastest(self, engine_hash: int) -> int:
-        if engine_hash in self._run_of and engine_hash not in self._pools[self._base]:
+        if self._usual(self._base, engine_hash) and engine_hash not in self._pools[self._base]:
             return 0
         ranks = [
             rank
@@ -342,8 +349,9 @@ class Residency:
         ours = run.ours.pop()
         if not run.hashes:
             self._drop_head(run.parent, engine_hash)
+        base_copies = self._copies(self._base, engine_hash)
         del self._run_of[engine_hash]
-        self._pools[self._base].pop(engine_hash, None)
+        self._set_copies(self._base, engine_hash, base_copies)
         self._owner_of.pop(ours, None)
         rank = self._rank_of.pop(engine_hash, 0)
         if rank < HIDDEN:

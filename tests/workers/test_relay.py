@@ -132,6 +132,30 @@ def test_sparse_groups_are_counted_and_not_shown() -> None:
     assert relay.resident() == {"gpu": {11: 1, 12: 1}}
 
 
+def test_a_sparse_first_groups_copies_do_not_keep_a_block_of_the_followed_group() -> None:
+    """A hybrid model's first group may be the sparse one: its copies come and go on their own."""
+    sparse = stored([13], [5, 6], parent_block_hash=12, kv_cache_spec_kind="sliding_window")
+    relay = relay_of(sparse, THREE | {"group_idx": 1})
+    relay.apply(1, payload(sparse))
+    relay.check_integrity()
+    assert relay.pools() == {(0, 0): {13: 2}, (0, 1): {11: 1, 12: 1, 13: 1}}
+    verdict = relay.apply(2, payload(removed([13], group_idx=1)))
+    assert verdict.ops == (Removed("gpu", chain([1, 2, 3, 4, 5, 6])[2:]),)
+    assert relay.pools() == {(0, 0): {13: 2}, (0, 1): {11: 1, 12: 1}}
+    relay.check_integrity()
+
+
+def test_a_first_group_that_turns_sparse_later_keeps_what_other_groups_hold() -> None:
+    """Nothing of it was held before, so nothing need be forgotten."""
+    relay = relay_of(THREE | {"group_idx": 1})
+    verdict = relay.apply(1, payload(stored([13], [5, 6], kv_cache_spec_kind="sliding_window")))
+    assert (verdict.verdict, verdict.ops) == ("applied", ())
+    relay.check_integrity()
+    relay.apply(2, payload(removed([13])))
+    assert relay.pools() == {(0, 1): {11: 1, 12: 1, 13: 1}}
+    relay.check_integrity()
+
+
 def test_a_group_that_turns_out_sparse_is_forgotten() -> None:
     """Old forms name no kind: the first event with fewer blocks than tokens tells."""
     relay = relay_of(stored([11, 12], [1, 2, 3, 4], kv_cache_spec_kind=None))
