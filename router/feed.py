@@ -295,14 +295,14 @@ class Feed:
 
     def _accept(self, chunk: SnapshotChunk) -> bool:
         """Keep a part; false when it contradicts the others or the whole exceeds its bound."""
-        if chunk.index in self._parts:
-            self.counters["duplicate_chunks"] += 1
-            return True
         for first in self._parts.values():
             if (first.incarnation, first.seq, first.count) != (chunk.incarnation, chunk.seq, chunk.count):
                 self.counters["inconsistent_snapshots"] += 1
                 return False
             break
+        if chunk.index in self._parts:
+            self.counters["duplicate_chunks"] += 1
+            return True
         self._parts[chunk.index] = chunk
         self._part_hashes += _hashes_in(chunk.blocks)
         if self._part_hashes > self._max_blocks:

@@ -466,7 +466,12 @@ def test_parts_may_come_twice_and_in_any_order_and_count_only_when_complete() ->
 
 @pytest.mark.parametrize(
     "other",
-    [chunk(5, 2, index=1, count=2), chunk(4, 2, index=1, count=3), chunk(4, 2, index=1, count=2, incarnation="z")],
+    [
+        chunk(5, 2, index=1, count=2),
+        chunk(4, 2, index=1, count=3),
+        chunk(4, 2, index=1, count=2, incarnation="z"),
+        chunk(4, 1, index=0, count=1),
+    ],
 )
 def test_parts_of_different_snapshots_are_never_mixed(other: SnapshotChunk) -> None:
     """The whole attempt is discarded and asked for again."""
