@@ -9,7 +9,6 @@ down. Two kinds of file:
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -103,7 +102,7 @@ def _batch(line: Line, *, seq: int | None = None) -> EventBatch | WireError | No
     try:
         frames = [base64.b64decode(frame, validate=True) for frame in line.frames]
         batch = read_message(frames)
-    except (WireError, binascii.Error) as fault:
+    except (WireError, ValueError) as fault:
         return WireError(str(fault))
     return EventBatch(seq, batch.payload) if seq is not None and batch is not None else batch
 

@@ -80,6 +80,12 @@ def test_a_line_that_is_no_message_is_named() -> None:
         parse(['{"frames": []}', '{"frame": []}'], where="x.jsonl")
 
 
+def test_frames_that_are_no_base64_are_a_verdict_and_no_exception() -> None:
+    """Of any alphabet: a recording may have been damaged on its way."""
+    lines = parse(['{"frames": ["*"]}', '{"frames": ["\u00e9"]}', '{"frames": ["a"]}'], where="x")
+    assert [row["verdict"] for row in replay(lines)] == ["rejected"] * 3
+
+
 def test_a_file_of_cases_needs_its_follow_up() -> None:
     """Else nothing says whether a replica still works after a case."""
     with pytest.raises(InvalidRequest, match="follow_up"):
