@@ -28,7 +28,8 @@ IDLE: Final = Load(0, 0, 0, 0, 0)
 
 
 class Reservation(msgspec.Struct):
-    """One request on its way. `first_hashes` are the blocks that no earlier request on the replica provides."""
+    """One request on its way. `first_hashes` are the blocks that no earlier request on the replica provides;
+    `shown_cached_tokens` what was cached at most, of which `predicted_cached_tokens` were expected."""
 
     replica: str
     block_size: int
@@ -39,6 +40,7 @@ class Reservation(msgspec.Struct):
     first_hashes: Sequence[int]
     made_at: float
     prefilling: bool = True
+    shown_cached_tokens: int = 0
 
     @property
     def uncached_tokens(self) -> int:

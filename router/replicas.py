@@ -19,12 +19,14 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_BYTES)]
 Endpoint = Annotated[str, msgspec.Meta(pattern=r"^(tcp|ipc)://", max_length=MAX_NAME_BYTES)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
 
+FOUND_SHARE_DECAY: Final = 0.9
 NOTEWORTHY_TOKENS: Final = 10_000
 NOTEWORTHY_SHARE: Final = 0.1
 
 
 class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A replica's own account, published when it is ready. `replica` is Serve's unique id of it."""
+    """A replica's own account, published when it is ready. `replica` is Serve's unique id of it. What an `optimistic`
+    one shows is an upper bound of what its engine will find."""
 
     replica: Name
     incarnation: Name
@@ -34,6 +36,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_model_len: Count
     events: Endpoint
     snapshots: Endpoint
+    optimistic: bool = False
 
     @classmethod
     def from_metadata(cls, metadata: dict[str, Any]) -> ReplicaInfo:
@@ -57,7 +60,8 @@ class PromptBlocks(msgspec.Struct, frozen=True):
 
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One replica as operators see it. `running` and `waiting` are the engine's own gauge. The cached tokens are sums
-    over the last minutes: predicted, and as counted by the engine. `problems` says in words what is wrong."""
+    over the last minutes: predicted, and as counted by the engine. `found_share` is what an optimistic replica proved
+    to find of what it shows. `problems` says in words what is wrong."""
 
     replica: str
     model: str
@@ -77,6 +81,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     predicted_cached_tokens: int
     actual_cached_tokens: int
+    found_share: float
     counters: dict[str, int]
     problems: tuple[str, ...]
 
@@ -105,6 +110,25 @@ class Accuracy:
             self._old = self._new if window == self._window + 1 else (0, 0)
             self._new = (0, 0)
             self._window = window
+
+
+class FoundShare:
+    """How much of what an optimistic replica shows its engine really finds, learnt from the engine's own counts.
+
+    `value` is between 0 and 1, and 1 until told otherwise. Each prefill weighs FOUND_SHARE_DECAY times the next, by its
+    tokens."""
+
+    def __init__(self) -> None:
+        self.value = 1.0
+        self._shown = 0.0
+        self._found = 0.0
+
+    def note(self, *, shown: int, found: int) -> None:
+        """Take one finished prefill: tokens that were shown as cached, and those that were found."""
+        if shown:
+            self._shown = self._shown * FOUND_SHARE_DECAY + shown
+            self._found = self._found * FOUND_SHARE_DECAY + min(shown, found)
+            self.value = min(1.0, self._found / self._shown)
 
 
 _STATE_PROBLEMS: Final = {

@@ -42,8 +42,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
     """New tokens (packed u32, little-endian, maybe none) and what is known now.
 
-    `cached_tokens` is the engine's own count of prompt tokens it did not compute; set on the first delta and later ones.
-    `finish_reason` is set on exactly one delta, the last.
+    `cached_tokens` is the engine's own count of prompt tokens it did not compute, set on the first delta and later
+    ones. `finish_reason` is set on exactly one delta, the last.
     """
 
     tokens: bytes = b""
@@ -52,12 +52,16 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of a started engine. `pool_blocks` counts usable blocks of `block_size` tokens."""
+    """Facts of a started engine. `pool_blocks` counts usable blocks of `block_size` tokens.
+
+    An `optimistic` engine finds at most what its events tell: it also needs the state of layers whose blocks come and
+    go on their own (sliding windows, state spaces)."""
 
     model: str
     block_size: int
     pool_blocks: int
     max_model_len: int
+    optimistic: bool = False
 
 
 class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ U64: Final = 2**64 - 1
 TIERS: Final = ("gpu", "cpu", "disk")  # fastest first; a rank is a place in this tuple
 _RANK_OF_MEDIUM: Final = {"gpu": 0, "cpu": 1, "cpu_pinned": 1, "host": 1, "disk": 2, "storage": 2}
 # Groups whose blocks stay resident as long as their prefix does; absent in versions that knew only these.
-_FULL_ATTENTION_KINDS: Final = {None, "full_attention", "mla_attention", "sink_full_attention"}
+FULL_ATTENTION_KINDS: Final = {None, "full_attention", "mla_attention", "sink_full_attention"}
 # A word in an unknown event's name that means it may take blocks away.
 _LOSING_WORDS: Final = ("clear", "remov", "evict", "reset")
 
@@ -171,7 +171,7 @@ def _stored(fields: dict[Any, Any], rank: int) -> EngineEvent:
     kind = fields.get("kv_cache_spec_kind")
     # Without a kind, only a sparse group announces more tokens than the blocks it keeps.
     is_sparse = kind is None and fields.get("group_idx") is not None and len(token_ids) > len(hashes) * block_size
-    indexed = kind in _FULL_ATTENTION_KINDS and not is_sparse
+    indexed = kind in FULL_ATTENTION_KINDS and not is_sparse
     if indexed and len(token_ids) != len(hashes) * block_size:
         raise ValueError(f"{len(token_ids)} tokens for {len(hashes)} blocks of {block_size}")
     parent = fields["parent_block_hash"]

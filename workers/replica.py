@@ -95,6 +95,7 @@ class Worker:
             block_size=info.block_size,
             pool_blocks=info.pool_blocks,
             max_model_len=info.max_model_len,
+            optimistic=info.optimistic,
             events=events,
             snapshots=snapshots,
         ).to_metadata()

@@ -19,6 +19,7 @@ from router.errors import InvalidRequest, ReplicaDied
 from workers.engine import EngineInfo, EngineLoad, FinishReason, Generation, TokenDelta
 from workers.engine_events import EngineEvents
 from workers.engine_gauge import EngineGauge
+from workers.kv_events import FULL_ATTENTION_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -74,11 +75,13 @@ class VllmEngine:
         except Exception as fault:
             raise ReplicaDied(f"vLLM cannot start {self._path}: {_root_cause(fault)}") from fault
         config = self._engine.vllm_config
+        groups = await self._engine.engine_core.call_utility_async("get_kv_cache_group_metadata")
         self._info = EngineInfo(
             model=self._model,
             block_size=int(config.cache_config.block_size),
             pool_blocks=int(config.cache_config.num_gpu_blocks) - 1,  # block 0 is never handed out
             max_model_len=int(config.model_config.max_model_len),
+            optimistic=any(group["kind"] not in FULL_ATTENTION_KINDS for group in groups),
         )
         self._events = EngineEvents(live=self._endpoint("live"), replay=self._endpoint("replay"))
 

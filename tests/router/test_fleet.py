@@ -28,7 +28,9 @@ IDLE = Load(0, 0, 0, 100, 100)
 PROMPT = list(range(1, 101))  # 100 blocks of 16 tokens
 
 
-def info(name: str, *, block_size: int = 16, incarnation: str = "i", pool_blocks: int = 1_000) -> ReplicaInfo:
+def info(
+    name: str, *, block_size: int = 16, incarnation: str = "i", pool_blocks: int = 1_000, optimistic: bool = False
+) -> ReplicaInfo:
     return ReplicaInfo(
         replica=name,
         incarnation=incarnation,
@@ -38,6 +40,7 @@ def info(name: str, *, block_size: int = 16, incarnation: str = "i", pool_blocks
         max_model_len=32_768,
         events="tcp://127.0.0.1:1",
         snapshots="tcp://127.0.0.1:2",
+        optimistic=optimistic,
     )
 
 
@@ -373,3 +376,20 @@ def test_a_stolen_clock_cannot_make_an_old_frame_new(fleet: Fleet) -> None:
     fleet.on_frame("cold", stored, 0.3)
     assert fleet.resident("cold")["gpu"] == frozenset()
     assert limits.HEARTBEAT_INTERVAL_S < LEASE_S
+
+
+@pytest.mark.parametrize(("optimistic", "predicted"), [(True, 400), (False, 1_600)])
+def test_an_optimistic_replica_gets_credit_for_the_share_that_its_engine_proved_to_find(
+    optimistic: bool, predicted: int
+) -> None:
+    """The engine's own counts correct it, and only it: of others, what they show is what they have."""
+    fleet = Fleet(model="m")
+    [action] = fleet.join(info("r", optimistic=optimistic), 0.0)
+    fleet.on_chunk("r", snapshot("r", -1, *PROMPT, request=action.request), 0.0)
+    for turn in range(30):
+        decision = fleet.choose(prompt(), 0.1 * turn)
+        fleet.first_token(decision.reservation, 400, 0.1 * turn + 0.05)
+        fleet.finish(decision.reservation, 0.1 * turn + 0.05)
+    assert fleet.choose(prompt(), 3.0).predicted_cached_tokens == predicted
+    assert fleet.status(3.0)[0].found_share == pytest.approx(predicted / 1_600)
+    fleet.check_integrity()

@@ -142,3 +142,12 @@ def test_among_equals_a_new_conversation_goes_where_more_of_its_kind_still_fit(r
     assert best(candidate("full", room=0, gpu=90), candidate("free"), root=root).replica == "full"
     full = [candidate("a", room=0), candidate("b", room=99)]
     assert best(*full, root=root).replica == best(*[one._replace(room_blocks=5) for one in full], root=root).replica
+
+
+def test_what_an_engine_will_probably_not_find_does_not_count() -> None:
+    """Half of a hundred blocks is as good as fifty; predictions stay whole blocks."""
+    half = candidate("a", gpu=100)._replace(found_share=0.5)
+    assert best(half).cached_tokens == 800
+    assert best(half).cost_s == best(candidate("a", gpu=50)).cost_s
+    assert best(half, candidate("b", gpu=60)).replica == "b"
+    assert half.shown_tokens(1_600) == 1_584

@@ -10,7 +10,7 @@ import pytest
 from router.errors import WireError
 from router.feed import Feed
 from router.limits import ACCURACY_WINDOW_S
-from router.replicas import Accuracy, ReplicaInfo, problems_of
+from router.replicas import Accuracy, FoundShare, ReplicaInfo, problems_of
 
 INFO: dict[str, Any] = {
     "replica": "r",
@@ -21,6 +21,7 @@ INFO: dict[str, Any] = {
     "max_model_len": 4096,
     "events": "tcp://127.0.0.1:1",
     "snapshots": "ipc:///tmp/s",
+    "optimistic": True,
 }
 
 
@@ -29,6 +30,25 @@ def test_metadata_survives_the_round_trip() -> None:
     info = ReplicaInfo.from_metadata(INFO)
     assert info.to_metadata() == INFO
     assert ReplicaInfo.from_metadata(info.to_metadata()) == info
+
+
+def test_a_replica_that_says_nothing_of_it_is_not_optimistic() -> None:
+    metadata = {name: value for name, value in INFO.items() if name != "optimistic"}
+    assert not ReplicaInfo.from_metadata(metadata).optimistic
+
+
+def test_the_share_that_is_found_is_learnt_and_learnt_anew() -> None:
+    """Of what was shown; what was not shown teaches nothing, and more than all is all."""
+    share = FoundShare()
+    assert share.value == 1.0
+    share.note(shown=0, found=500)
+    assert share.value == 1.0
+    for _ in range(50):
+        share.note(shown=1_000, found=250)
+    assert share.value == pytest.approx(0.25)
+    for _ in range(100):
+        share.note(shown=1_000, found=2_000)
+    assert share.value == pytest.approx(1.0, abs=0.001)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +67,7 @@ def test_metadata_with_one_wrong_field_is_refused(change: dict[str, Any]) -> Non
 
 def test_metadata_with_a_missing_field_is_refused() -> None:
     """Nothing has a default."""
-    for name in INFO:
+    for name in INFO.keys() - {"optimistic"}:
         with pytest.raises(WireError, match=name):
             ReplicaInfo.from_metadata({other: value for other, value in INFO.items() if other != name})
 
