@@ -66,7 +66,7 @@ def test_metadata_with_one_wrong_field_is_refused(change: dict[str, Any]) -> Non
 
 
 def test_metadata_with_a_missing_field_is_refused() -> None:
-    """Nothing has a default."""
+    """Only being optimistic has a default."""
     for name in INFO.keys() - {"optimistic"}:
         with pytest.raises(WireError, match=name):
             ReplicaInfo.from_metadata({other: value for other, value in INFO.items() if other != name})
