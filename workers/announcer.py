@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class Announcer:
-    """The stream of one incarnation of one replica. Sans-IO.
+    """The stream of one incarnation of one replica. Sans-IO: the caller sends what it gets, and a heartbeat when
+    `heartbeat_at` has come.
 
     `resident` returns the shown blocks as of the last announced operation; `load` is read for every frame. `now` is
     monotonic, `ts` the wall clock, both in seconds. Bounds: MAX_FRAME_HASHES per frame, `chunk_hashes` per chunk.
@@ -39,7 +40,7 @@ class Announcer:
         self._resident = resident
         self._load = load
         self._chunk_hashes = chunk_hashes
-        self._heartbeat_at: float | None = None
+        self.heartbeat_at = float("-inf")
 
     def __repr__(self) -> str:
         return f"<Announcer {self.replica} {self.incarnation} seq={self.seq}>"
@@ -50,12 +51,8 @@ class Announcer:
             self.seq += 1
             yield self._frame(part, now=now, ts=ts)
 
-    def heartbeat_due(self, now: float) -> bool:
-        """Whether nothing was said for HEARTBEAT_INTERVAL_S, or ever."""
-        return self._heartbeat_at is None or now >= self._heartbeat_at
-
     def heartbeat(self, *, now: float, ts: float) -> bytes:
-        """A frame without operations."""
+        """A frame without operations, under the last number."""
         return self._frame((), now=now, ts=ts)
 
     def snapshot(self, nonce: int) -> Iterator[bytes]:
@@ -74,7 +71,7 @@ class Announcer:
             yield encode_chunk(chunk, nonce=nonce)
 
     def _frame(self, ops: tuple[Op, ...], *, now: float, ts: float) -> bytes:
-        self._heartbeat_at = now + HEARTBEAT_INTERVAL_S
+        self.heartbeat_at = now + HEARTBEAT_INTERVAL_S
         frame = Frame(
             replica=self.replica,
             incarnation=self.incarnation,

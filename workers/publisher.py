@@ -99,7 +99,7 @@ class Publisher:
         while True:
             self._answer_requests()
             now = time.monotonic()
-            if self._announcer.heartbeat_due(now):
+            if now >= self._announcer.heartbeat_at:
                 self._send(self._announcer.heartbeat(now=now, ts=time.time()))
             await asyncio.sleep(LOOK_INTERVAL_S)
 
