@@ -15,7 +15,7 @@ from router.errors import InvalidRequest
 if TYPE_CHECKING:
     from cluster.config import ClusterConfig, ModelConfig
 
-ENGINE_BYTES: Final = {"vllm": 2 * 2**30, "sim": 300 * 2**20}
+ENGINE_BYTES: Final = {"vllm": 5 * 2**29, "sim": 300 * 2**20}
 """Resident memory of one replica of a demo model, measured; a real model's weights come on top."""
 BASE_BYTES: Final = 1 * 2**30
 UNASSIGNED_PORTS: Final = range(20_000, 29_000)

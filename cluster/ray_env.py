@@ -55,6 +55,7 @@ def apply_local_environment(scratch: Path, *, metrics_port: int, stats_port: int
             # Ray replaces 127.0.0.1 by the host's own address, and so would listen there, unless clusters are off.
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
             "RAY_AUTH_MODE": "token",
+            "TMPDIR": str(scratch),  # what a killed process leaves behind goes with the folder
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "VLLM_HOST_IP": "127.0.0.1",
             "RAY_SERVE_HAPROXY_BINARY_PATH": str(_write_wrapper(folder / "haproxy.sh")),

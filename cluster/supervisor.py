@@ -2,7 +2,8 @@
 
 It adopts every orphan below it (PR_SET_CHILD_SUBREAPER), so whatever Ray or vLLM start stays its descendant, whoever
 dies in between. It holds a pipe from the command: when the pipe closes, by Ctrl-C, SIGTERM or kill -9 of the command,
-or when the cluster's own process ends, it ends all descendants and removes the scratch folder.
+or when the cluster's own process ends, it ends all descendants and removes the scratch folder. After a failure the
+folder stays, for its logs.
 
     python -m cluster.supervisor SCRATCH COMMAND...
 """
@@ -97,7 +98,10 @@ def main() -> None:
         code = wait_for_end(child, sys.stdin.fileno())
     finally:
         end_descendants()
-        shutil.rmtree(scratch, ignore_errors=True)
+        if code:
+            print(f"kvist: the logs are in {scratch}/session_latest/logs", file=sys.stderr, flush=True)
+        else:
+            shutil.rmtree(scratch, ignore_errors=True)
     raise SystemExit(code)
 
 

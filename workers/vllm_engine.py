@@ -38,7 +38,7 @@ CPU_ENVIRONMENT: Final = {
 CPU_ARGUMENTS: Final[dict[str, Any]] = {
     "dtype": "float32",
     "enforce_eager": True,
-    "kv_cache_memory_bytes": 256 * 2**20,
+    "kv_cache_memory_bytes": 1 * 2**30,
     "block_size": 32,
     "max_num_seqs": 32,
     "max_num_batched_tokens": 4096,
