@@ -39,6 +39,7 @@ class EventPump:
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._fault: str | None = None
+        self._resetting = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"<EventPump {self._relay!r} {self._publisher!r}>"
@@ -63,9 +64,15 @@ class EventPump:
         self._publisher.start()
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._watch())]
 
-    def announce_clear(self) -> None:
-        """The engine was reset: say so now, for an idle engine's own event comes with its next step only."""
-        self._publisher.publish(self._relay.reset())
+    async def reset(self) -> bool:
+        """Forget the engine's cache and say so now, for an idle engine's own event comes with its next step only. False
+        when requests hold blocks."""
+        async with self._resetting:
+            known = self._relay.resets_known
+            done = await self._engine.reset_prefix_cache()
+            if done:
+                self._publisher.publish(self._relay.reset(known))
+            return done
 
     async def close(self) -> None:
         """Stop. Safe to call twice."""

@@ -54,6 +54,7 @@ class Relay:
         "_parked_blocks",
         "_rank",
         "_resets_to_come",
+        "_resets_told",
         "_residency",
         "counters",
     )
@@ -69,6 +70,7 @@ class Relay:
         self._residency = Residency()
         self._parked: dict[int, list[StoredBlocks]] = {}  # by the parent they wait for
         self._parked_blocks = 0
+        self._resets_told = 0
         self._resets_to_come = 0  # announced by `reset`, not yet by the engine
 
     def __repr__(self) -> str:
@@ -117,9 +119,17 @@ class Relay:
         self._forget(log)
         return log.ops()
 
-    def reset(self) -> tuple[Op, ...]:
-        """Forget all blocks, for the engine was reset. It says so itself with its next step only; what it said before
-        may still be on its way, and is of blocks that are gone: all is ignored until its own word comes."""
+    @property
+    def resets_known(self) -> int:
+        """How many resets the engine has told of, or has yet to tell of."""
+        return self._resets_told + self._resets_to_come
+
+    def reset(self, known: int) -> tuple[Op, ...]:
+        """Forget all blocks, for the engine was reset, when `resets_known` were known. It says so itself with its next
+        step only; what it said before may still be on its way, and is of blocks that are gone: all is ignored until its
+        own word comes. That may have overtaken its reply: then all is said."""
+        if self._resets_told > known:
+            return ()
         to_come = self._resets_to_come + 1
         ops = self.clear()
         self._resets_to_come = to_come
@@ -191,6 +201,7 @@ class Relay:
             case ClearedPool():
                 to_come = max(0, self._resets_to_come - 1)
                 self._clear_tier(0, log)
+                self._resets_told += 1
                 self._resets_to_come = to_come
                 return None
             case LostTrack(reason, rank):

@@ -79,10 +79,7 @@ class Worker:
 
     async def reset_prefix_cache(self) -> bool:
         """Forget every cached block, and say so to the routers even while the engine is idle."""
-        if not await self._engine.reset_prefix_cache():
-            return False
-        self._pump.announce_clear()
-        return True
+        return await self._pump.reset()
 
     def record_replica_metadata(self) -> dict[str, Any]:
         """Who this replica is and where its events are; routers get it with the first broadcast."""

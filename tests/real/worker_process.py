@@ -138,10 +138,7 @@ class Replica:
             case "generate":
                 return await self._generate(command)
             case "reset":
-                done = await self._engine.reset_prefix_cache()
-                if done:
-                    self._pump.announce_clear()
-                return Answer(number=command.number, done=done)
+                return Answer(number=command.number, done=await self._pump.reset())
             case "busy":
                 self._background = {asyncio.create_task(self._work(command)) for _ in range(command.at_once)}
                 return Answer(number=command.number)
