@@ -43,7 +43,8 @@ class Joined:
     def _environment(self) -> dict[str, str]:
         note = self.scratch / "environment.yaml"
         until(note.exists)
-        return os.environ | yaml.safe_load(note.read_text())
+        added: dict[str, str] = yaml.safe_load(note.read_text())
+        return {**os.environ, **added}
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
