@@ -277,8 +277,19 @@ def test_a_gap_fences_at_once_and_asks_for_a_snapshot() -> None:
     shown.tick(FEED_SETTLED_S)
     shown.frame(data(6), now=FEED_SETTLED_S)
     assert shown.state() is State.RESYNC
+    assert shown.fenced()
     assert shown.blocks == {1, 2}
     assert len(shown.requests) == 2
+
+
+def test_what_a_snapshot_does_not_list_is_gone() -> None:
+    """The removals may have been among the frames that were lost."""
+    shown = live(4)
+    shown.frame(data(6))
+    shown.tick(SNAPSHOT_BACKOFF_MAX_S)
+    shown.chunk(chunk(6, 2, 3), now=SNAPSHOT_BACKOFF_MAX_S)
+    assert shown.state() is State.LIVE
+    assert shown.blocks == {2, 3}
 
 
 def test_a_heartbeat_makes_the_loss_of_the_newest_frames_visible() -> None:

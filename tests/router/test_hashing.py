@@ -68,6 +68,12 @@ def test_model_adapter_and_salt_each_have_roots_of_their_own() -> None:
     assert all(0 <= seed < 2**64 for seed in seeds)
 
 
+def test_a_text_that_moves_from_one_field_to_the_next_makes_another_root() -> None:
+    """Without a length before it, no mark of a field is safe from a text that looks like it."""
+    assert canonical_bytes(("a", "sb")) != canonical_bytes(("as", "b"))
+    assert seed_of("a", lora="sb") != seed_of("as", lora="b")
+
+
 @given(FIELDS, FIELDS)
 @settings(deadline=None)
 def test_canonical_bytes_never_confuse_two_lists_of_fields(

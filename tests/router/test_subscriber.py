@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import zmq
 
 from router import limits
 from router.feed import State
-from router.fleet import Fleet, ReplicaInfo
+from router.fleet import Action, Fleet, ReplicaInfo
 from router.subscriber import Subscriber
 from router.wire import (
     Frame,
@@ -21,6 +22,7 @@ from router.wire import (
     decode_snapshot_request,
     encode_chunk,
     encode_frame,
+    encode_snapshot_request,
 )
 
 if TYPE_CHECKING:
@@ -304,3 +306,57 @@ def test_closing_twice_and_cancelling_leave_no_socket() -> None:
         await scene.subscriber.close()
 
     played(play)
+
+
+def test_subscriber_hwm_frames_stops_a_paused_router_from_queueing_without_end() -> None:
+    """On every socket, with the size of a message: memory is bounded by the two."""
+
+    async def play(scene: Scene) -> None:
+        scene.replica("a")
+        link = scene.subscriber._links["a"]
+        for socket in (link.events, link.snapshots):
+            assert socket.getsockopt(zmq.RCVHWM) == limits.SUBSCRIBER_HWM_FRAMES
+            assert socket.getsockopt(zmq.MAXMSGSIZE) == limits.MAX_FRAME_BYTES
+            assert socket.getsockopt(zmq.LINGER) == 0
+
+    played(play)
+
+
+def test_requests_hwm_stops_requests_from_piling_up_before_a_replica_that_does_not_listen() -> None:
+    """What is too many is not sent: the feed asks again, and an old request's answer would be ignored."""
+    context: zmq.Context[Any] = zmq.Context()
+    replica = Replica(context, "a")
+    info = replica.info
+    replica.close()
+    subscriber = Subscriber(Fleet(model="m"), lambda: 0.0)
+    subscriber.add(info)
+    for nonce in range(20):
+        subscriber._perform([Action("a", encode_snapshot_request(nonce))])
+    late = context.socket(zmq.ROUTER)
+    late.bind(info.snapshots)
+    received: list[list[bytes]] = []
+    while late.poll(2_000 if not received else 300):
+        received.append(late.recv_multipart())
+    assert 0 < len(received) <= limits.REQUESTS_HWM
+    asyncio.run(subscriber.close())
+    late.close(linger=0)
+    context.term()
+
+
+def test_relink_interval_stops_sockets_from_being_opened_at_every_tick() -> None:
+    """RELINK_INTERVAL_S passes between two attempts at a replica that stays silent; and they go on."""
+    now = [0.0]
+    subscriber = Subscriber(Fleet(model="m"), lambda: now[0])
+    context: zmq.Context[Any] = zmq.Context()
+    replica = Replica(context, "a")
+    subscriber.add(replica.info)
+    opened = set()
+    for step in range(1, 201):
+        now[0] = 0.1 * step
+        subscriber._tick()
+        opened.add(subscriber._links["a"].opened_at)
+    assert len(opened) > 5
+    assert min(later - sooner for sooner, later in pairwise(sorted(opened))) > limits.RELINK_INTERVAL_S
+    asyncio.run(subscriber.close())
+    replica.close()
+    context.term()

@@ -225,6 +225,35 @@ def test_a_missing_or_an_extra_field_is_refused(message: dict[str, Any]) -> None
         decode(msgpack.packb(message | {"tokens": [1, 2]}))
 
 
+@pytest.mark.parametrize("name", ["replica", "incarnation"])
+def test_max_name_bytes_stops_names_that_fill_memory(name: str) -> None:
+    """They are counted in bytes, and kept for as long as the replica is."""
+    longest = "é" * (limits.MAX_NAME_BYTES // 2)
+    for message, decode in ((FRAME, decode_frame), (CHUNK, decode_chunk)):
+        decode(msgpack.packb(message | {name: longest}))
+        with pytest.raises(WireError, match=f"{name}: not a name"):
+            decode(msgpack.packb(message | {name: longest + "x"}))
+
+
+def test_max_block_tokens_stops_blocks_that_no_prompt_could_fill() -> None:
+    """Its hashes would be computed for every prompt."""
+    for message, decode in ((FRAME, decode_frame), (CHUNK, decode_chunk)):
+        decode(msgpack.packb(message | {"block_size": limits.MAX_BLOCK_TOKENS}))
+        with pytest.raises(WireError, match="block_size"):
+            decode(msgpack.packb(message | {"block_size": limits.MAX_BLOCK_TOKENS + 1}))
+
+
+def test_max_count_stops_numbers_beyond_what_every_language_counts_exactly() -> None:
+    """Sequence numbers, nonces and loads alike."""
+    loads = [limits.MAX_COUNT] * len(Load._fields)
+    decode_frame(msgpack.packb(FRAME | {"seq": limits.MAX_COUNT, "load": loads}))
+    decode_chunk(msgpack.packb(CHUNK | {"seq": limits.MAX_COUNT, "nonce": limits.MAX_COUNT}))
+    beyond = limits.MAX_COUNT + 1
+    for message in (FRAME | {"seq": beyond}, FRAME | {"load": [*loads[1:], beyond]}, CHUNK | {"nonce": beyond}):
+        with pytest.raises(WireError, match="in range"):
+            (decode_chunk if "nonce" in message else decode_frame)(msgpack.packb(message))
+
+
 def test_max_frame_bytes_stops_a_giant_message() -> None:
     """Size is checked before anything is decoded, and before anything is sent."""
     with pytest.raises(WireError, match="too many bytes"):

@@ -9,6 +9,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from router.limits import ENGINE_EVENTS_HWM
 from workers import engine_events
 from workers.engine_events import EngineEvents
 
@@ -201,3 +202,16 @@ def test_batches_beyond_the_bound_are_fetched_later(tmp_path: Path, monkeypatch:
         await reader.got(8)
 
     assert scenario(tmp_path, steps) == list(range(9))
+
+
+def test_engine_events_hwm_stops_an_unread_engine_from_filling_memory(tmp_path: Path) -> None:
+    """ENGINE_EVENTS_HWM batches wait in each socket; beyond it ZMQ drops, which the reader sees by number and mends."""
+
+    async def check() -> None:
+        events = EngineEvents(live=f"ipc://{tmp_path}/live", replay=f"ipc://{tmp_path}/replay")
+        for socket in (events._live, events._replay):
+            assert socket.getsockopt(zmq.RCVHWM) == ENGINE_EVENTS_HWM
+            assert socket.getsockopt(zmq.LINGER) == 0
+        events.close()
+
+    asyncio.run(check())

@@ -197,7 +197,8 @@ class SilentInDeath(SimEngine):
 
 
 def test_a_dead_engine_is_shown_empty_then_falls_silent() -> None:
-    """Else its heartbeats would vouch for blocks that are gone, until something replaces the replica."""
+    """Else its heartbeats would vouch for blocks that are gone, until something replaces the replica. The loss
+    goes unseen for ENGINE_HEALTH_INTERVAL_S at most."""
 
     async def scenario() -> None:
         async with connected(SilentInDeath) as (engine, pump, fleet):

@@ -12,7 +12,13 @@ import pytest
 import zmq
 
 from router.fleet import Fleet
-from router.limits import MAX_FRAME_HASHES, SNAPSHOT_CHUNK_HASHES
+from router.limits import (
+    MAX_FRAME_BYTES,
+    MAX_FRAME_HASHES,
+    PUBLISHER_HWM_FRAMES,
+    SNAPSHOT_CHUNK_HASHES,
+    SNAPSHOT_REPLIES_HWM,
+)
 from router.replicas import ReplicaInfo
 from router.subscriber import Subscriber
 from router.wire import Cleared, Load, Removed, Stored, decode_frame
@@ -182,5 +188,19 @@ def test_a_malformed_snapshot_request_is_ignored(request_bytes: bytes) -> None:
             assert raw.poll(0) == 0
         raw.close(linger=0)
         context.term()
+
+    asyncio.run(run())
+
+
+def test_publisher_hwm_frames_and_snapshot_replies_hwm_stop_slow_readers_from_filling_memory() -> None:
+    """Frames wait for each subscriber up to PUBLISHER_HWM_FRAMES, parts of snapshots up to SNAPSHOT_REPLIES_HWM."""
+
+    async def run() -> None:
+        publisher = Source().publisher
+        for socket, hwm in ((publisher._pub, PUBLISHER_HWM_FRAMES), (publisher._router, SNAPSHOT_REPLIES_HWM)):
+            assert socket.getsockopt(zmq.SNDHWM) == socket.getsockopt(zmq.RCVHWM) == hwm
+            assert socket.getsockopt(zmq.MAXMSGSIZE) == MAX_FRAME_BYTES
+            assert socket.getsockopt(zmq.LINGER) == 0
+        await publisher.close()
 
     asyncio.run(run())

@@ -136,12 +136,11 @@ def test_a_sparse_first_groups_copies_do_not_keep_a_block_of_the_followed_group(
     """A hybrid model's first group may be the sparse one: its copies come and go on their own."""
     sparse = stored([13], [5, 6], parent_block_hash=12, kv_cache_spec_kind="sliding_window")
     relay = relay_of(sparse, THREE | {"group_idx": 1})
-    relay.apply(1, payload(sparse))
     relay.check_integrity()
-    assert relay.pools() == {(0, 0): {13: 2}, (0, 1): {11: 1, 12: 1, 13: 1}}
-    verdict = relay.apply(2, payload(removed([13], group_idx=1)))
+    assert relay.pools() == {(0, 0): {13: 1}, (0, 1): {11: 1, 12: 1, 13: 1}}
+    verdict = relay.apply(1, payload(removed([13], group_idx=1)))
     assert verdict.ops == (Removed("gpu", chain([1, 2, 3, 4, 5, 6])[2:]),)
-    assert relay.pools() == {(0, 0): {13: 2}, (0, 1): {11: 1, 12: 1}}
+    assert relay.pools() == {(0, 0): {13: 1}, (0, 1): {11: 1, 12: 1}}
     relay.check_integrity()
 
 
@@ -225,6 +224,13 @@ def test_a_batch_is_applied_once() -> None:
     assert relay.apply(1, payload(removed([12]))).verdict == "rejected"
     assert relay.resident() == {"gpu": {11: 1, 12: 1}}
     assert relay.counters["duplicates"] == 1
+
+
+def test_lost_batches_hide_everything_for_removals_may_be_among_them() -> None:
+    relay = relay_of(THREE)
+    verdict = relay.apply(2, payload(stored([21], [7, 8])))
+    assert verdict.ops == (Cleared(), Stored("gpu", chain([7, 8])))
+    assert relay.counters["gaps"] == 1
 
 
 def test_number_zero_again_is_a_new_engine() -> None:
