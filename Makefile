@@ -4,7 +4,7 @@ BIN := $(KVIST_VENV)/bin
 STAMP := $(KVIST_VENV)/.made-from-$(shell cat deploy/cpu-lock.txt deploy/make_env.sh pyproject.toml | sha256sum | cut -c1-16)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: env check test serve demo clean
+.PHONY: env check test soak serve demo fuzz mutate clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -27,6 +27,17 @@ check: env ## Lint, types, import contracts
 
 test: env check ## Everything that must be green, pytest's summary last
 	@$(PYTEST) -q --cov --cov-report=term:skip-covered
+
+FUZZ_S ?= 60
+fuzz: env ## Look for inputs that break a decoder or a parser, FUZZ_S seconds for each of 8 targets
+	@set -e; for target in $$($(BIN)/python -m tests.fuzz); do \
+		echo "== $$target"; $(BIN)/python -m tests.fuzz $$target -runs=-1 -max_total_time=$(FUZZ_S); done
+
+mutate: env ## Break one guard after the other; a named test must notice each
+	@$(BIN)/python -m tests.mutation
+
+soak: env ## Simulate thousands of seeds (KVIST_SIM_SEEDS, else 2000) of ten minutes each
+	@$(BIN)/python -m tests.simulation --seeds $${KVIST_SIM_SEEDS:-2000}
 
 clean: ## Remove what the targets made
 	@rm -rf $(KVIST_VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
