@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 import psutil
 
+from router.errors import WireError
 from router.fleet import Fleet
 from router.hashing import block_hashes, seed_of
 from router.policy import cacheable_tokens
@@ -130,6 +131,20 @@ class Led:
             future.cancel()
 
 
+class Pace(NamedTuple):
+    """Tokens generated per second, and per second of the CPU, which on a crowded machine says more."""
+
+    per_s: float
+    per_cpu_s: float
+
+    def against(self, *others: Pace) -> dict[str, float]:
+        """Figures: this pace as a share of the mean of others."""
+        return {
+            f"{name}_ratio": round(mine * len(others) / sum(getattr(other, name) for other in others), 3)
+            for name, mine in self._asdict().items()
+        }
+
+
 class Worker(Led):
     """A worker process."""
 
@@ -154,11 +169,16 @@ class Worker(Led):
             await pipe.kill()
             raise
 
-    async def rate(self, seconds: float) -> float:
-        """Tokens that its background requests generate per second, over a while."""
-        began, produced = time.monotonic(), (await self.ask("stats")).produced
+    async def pace(self, seconds: float) -> Pace:
+        """What its background requests generate, over a while."""
+        began, cpu_s, produced = time.monotonic(), self._cpu_s(), (await self.ask("stats")).produced
         await asyncio.sleep(seconds)
-        return ((await self.ask("stats")).produced - produced) / (time.monotonic() - began)
+        tokens = (await self.ask("stats")).produced - produced
+        return Pace(tokens / (time.monotonic() - began), tokens / (self._cpu_s() - cpu_s))
+
+    def _cpu_s(self) -> float:
+        times = [process.cpu_times() for process in [psutil.Process(self.pipe.pid), *self.pipe.below()]]
+        return float(sum(one.user + one.system for one in times))
 
 
 class Follower(Led):
@@ -187,9 +207,11 @@ class LaggedFleet(Fleet):
 
     def on_frame(self, replica: str, data: bytes, now: float) -> list[Action]:
         actions = super().on_frame(replica, data, now)
-        frame = decode_frame(data)
-        if frame.ops:
-            self.lags_s.append(time.time() - frame.ts)
+        applied_at = time.time()
+        with contextlib.suppress(WireError):  # counted by the fleet
+            frame = decode_frame(data)
+            if frame.ops:
+                self.lags_s.append(applied_at - frame.ts)
         return actions
 
 
@@ -210,11 +232,19 @@ class Router:
         self.subscriber = Subscriber(self.fleet, time.monotonic)
         self._model = model
         self._running = asyncio.create_task(self.subscriber.run())
+        self._pauses = asyncio.create_task(self._watch_pauses())
+        self._longest_pause_s = 0.0
+
+    def longest_pause_s(self) -> float:
+        """The longest time that this process did not run, since this was last asked."""
+        longest, self._longest_pause_s = self._longest_pause_s, 0.0
+        return longest
 
     def follow(self, info: ReplicaInfo) -> None:
         self.subscriber.add(info)
 
     async def close(self) -> None:
+        self._pauses.cancel()
         await self.subscriber.close()
         await self._running
 
@@ -227,6 +257,14 @@ class Router:
     def holds(self) -> bool:
         """Whether the replica may get credit for anything."""
         return bool(self.shown())
+
+    async def _watch_pauses(self) -> None:
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now = time.monotonic()
+            self._longest_pause_s = max(self._longest_pause_s, now - last)
+            last = now
 
     async def agrees_with(self, worker: Worker) -> None:
         """Wait until it believes exactly what the worker's relay shows."""

@@ -50,7 +50,7 @@ def test_a_lost_tail_is_noticed_by_the_next_heartbeat_and_repaired() -> None:
     async def run() -> None:
         worker = await sim_worker()
         forwarder = LossyForwarder(worker.info.events)
-        noticed, repaired = [], []
+        noticed, repaired, pauses_s = [], [], []
         async with router_of(msgspec.structs.replace(worker.info, events=forwarder.endpoint)) as router:
             await router.agrees_with(worker)
             for turn in range(8):
@@ -58,6 +58,7 @@ def test_a_lost_tail_is_noticed_by_the_next_heartbeat_and_repaired() -> None:
                 await router.agrees_with(worker)
                 await asyncio.sleep(FEED_SETTLED_S + 0.1)  # losses in quick succession are repaired with a back-off
                 assert router.holds()
+                router.longest_pause_s()
                 forwarder.lose(1)
                 assert (await worker.ask("reset")).done
                 lost_at = await forwarder.lost_at()
@@ -65,11 +66,12 @@ def test_a_lost_tail_is_noticed_by_the_next_heartbeat_and_repaired() -> None:
                 noticed.append(time.monotonic() - lost_at)
                 await seconds_until(lambda: not router.fleet.fenced(REPLICA))
                 repaired.append(time.monotonic() - lost_at)
+                pauses_s.append(router.longest_pause_s())
                 await router.agrees_with(worker)
         await forwarder.close()
         await worker.end()
-        record_times("tail loss, until noticed", noticed)
-        record_times("tail loss, until repaired", repaired)
+        record_times("tail loss, until noticed", noticed, pauses_s=pauses_s)
+        record_times("tail loss, until repaired", repaired, pauses_s=pauses_s)
         assert max(repaired) < SANE_S
 
     asyncio.run(run())
@@ -81,7 +83,7 @@ def test_what_was_said_while_a_connection_was_cut_is_made_good() -> None:
     async def run() -> None:
         worker = await sim_worker()
         proxy = await TcpProxy.start(worker.info.events)
-        repaired = []
+        repaired, pauses_s = [], []
         async with router_of(msgspec.structs.replace(worker.info, events=proxy.endpoint)) as router:
             for turn in range(6):
                 await router.generate(worker, prompt(turn))
@@ -90,12 +92,14 @@ def test_what_was_said_while_a_connection_was_cut_is_made_good() -> None:
                 await worker.ask("generate", tokens=prompt(100 + turn, 2000))
                 assert (await worker.ask("reset")).done
                 await asyncio.sleep(0.3)
+                router.longest_pause_s()
                 proxy.retarget(worker.info.events)
                 repaired.append(await seconds_until(lambda: not router.holds()))
+                pauses_s.append(router.longest_pause_s())
                 await router.agrees_with(worker)
         await proxy.close()
         await worker.end()
-        record_times("cut connection, from its return until right again", repaired)
+        record_times("cut connection, from its return until right again", repaired, pauses_s=pauses_s)
         assert max(repaired) < SANE_S
 
     asyncio.run(run())
@@ -105,16 +109,18 @@ def test_a_replica_that_was_killed_is_not_believed_for_long() -> None:
     """Even when nobody tells the router: silence ends the lease."""
 
     async def run() -> None:
-        unbelieved = []
+        unbelieved, pauses_s = [], []
         for turn in range(4):
             worker = await sim_worker()
             async with router_of(worker.info) as router:
                 await router.generate(worker, prompt(turn))
                 await router.agrees_with(worker)
+                router.longest_pause_s()
                 await worker.kill()
                 unbelieved.append(await seconds_until(lambda: not router.holds()))
+                pauses_s.append(router.longest_pause_s())
                 assert router.fleet.routable == ()
-        record_times("SIGKILL without a successor, until not routable", unbelieved)
+        record_times("SIGKILL without a successor, until not routable", unbelieved, pauses_s=pauses_s)
         assert max(unbelieved) < SANE_S
 
     asyncio.run(run())
@@ -127,18 +133,20 @@ def test_a_new_incarnation_ends_the_old_one_at_once() -> None:
         worker, successor = await asyncio.gather(sim_worker(), sim_worker())
         events, snapshots = await TcpProxy.start(worker.info.events), await TcpProxy.start(worker.info.snapshots)
         info = msgspec.structs.replace(worker.info, events=events.endpoint, snapshots=snapshots.endpoint)
-        gone = []
+        gone, pauses_s = [], []
         async with router_of(info) as router:
             for turn in range(6):
                 await router.generate(worker, prompt(turn))
                 await router.agrees_with(worker)
                 held = router.shown()["gpu"]
+                router.longest_pause_s()
                 began = time.monotonic()
                 await worker.kill()
                 events.retarget(successor.info.events)
                 snapshots.retarget(successor.info.snapshots)
                 await seconds_until(lambda held=held: held.isdisjoint(router.shown().get("gpu", ())))  # type: ignore[misc]
                 gone.append(time.monotonic() - began)
+                pauses_s.append(router.longest_pause_s())
                 await router.agrees_with(successor)
                 assert router.fleet.status(time.monotonic())[0].incarnation == successor.info.incarnation
                 worker, successor = successor, await sim_worker()
@@ -146,7 +154,7 @@ def test_a_new_incarnation_ends_the_old_one_at_once() -> None:
         await snapshots.close()
         await worker.end()
         await successor.end()
-        record_times("SIGKILL and restart, until the old entries are gone", gone)
+        record_times("SIGKILL and restart, until the old entries are gone", gone, pauses_s=pauses_s)
         assert max(gone) < SANE_S
 
     asyncio.run(run())
@@ -179,13 +187,13 @@ def test_a_router_that_sleeps_costs_the_engine_nothing() -> None:
         follower = await Follower.start(worker.info)
         await follower.agrees_with(worker)
         await worker.ask("busy", at_once=8, prompt_tokens=160, max_tokens=64)
-        before = await worker.rate(4.0)
+        before = await worker.pace(4.0)
         asleep_at = (await worker.ask("stats")).counters["batches"]
         os.kill(follower.pipe.pid, signal.SIGSTOP)
-        during = await worker.rate(8.0)
+        during = await worker.pace(8.0)
         frames = (await worker.ask("stats")).counters["batches"] - asleep_at
         os.kill(follower.pipe.pid, signal.SIGCONT)
-        after = await worker.rate(4.0)
+        after = await worker.pace(4.0)
         await worker.ask("idle")
         await follower.agrees_with(worker)
         counters = (await follower.ask("stats")).counters
@@ -193,13 +201,13 @@ def test_a_router_that_sleeps_costs_the_engine_nothing() -> None:
         await worker.end()
         record(
             "SIGSTOP of the router for 8 s, simulated engine at full speed",
-            {
-                "engine_rate_ratio": round(during / ((before + after) / 2), 3),
+            during.against(before, after)
+            | {
                 "frames_meanwhile": frames,
                 "high_water_mark": PUBLISHER_HWM_FRAMES,
                 "snapshots": sum(count for name, count in counters.items() if name.endswith("_synced")),
             },
         )
-        assert during > before / 4
+        assert during.per_cpu_s > before.per_cpu_s / 2
 
     asyncio.run(run())
