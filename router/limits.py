@@ -52,6 +52,7 @@ ENGINE_HEALTH_INTERVAL_S: Final = 0.25  # how often an engine is asked whether i
 # Engine events (workers/kv_events.py, workers/relay.py).
 MAX_ENGINE_BATCH_BYTES: Final = 64 * 2**20
 MAX_RELAY_BLOCKS: Final = 16_777_216  # copies of blocks over all tiers of one engine
+MAX_ATTENTION_GROUPS: Final = 1_024  # of one engine
 MAX_PARKED_BLOCKS: Final = 65_536  # whose parent has not been announced yet
 MAX_VERDICT_REASONS: Final = 16
 

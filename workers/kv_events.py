@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from router.errors import WireError
-from router.limits import MAX_BLOCK_TOKENS, MAX_ENGINE_BATCH_BYTES
+from router.limits import MAX_ATTENTION_GROUPS, MAX_BLOCK_TOKENS, MAX_ENGINE_BATCH_BYTES
 
 U64: Final = 2**64 - 1
 TIERS: Final = ("gpu", "cpu", "disk")  # fastest first; a rank is a place in this tuple
@@ -226,8 +226,8 @@ def _rank(medium: object) -> int | None:
 
 def _group(fields: dict[Any, Any]) -> int:
     group = fields.get("group_idx") or 0
-    if type(group) is not int:
-        raise TypeError("group_idx: not an integer")
+    if type(group) is not int or not 0 <= group < MAX_ATTENTION_GROUPS:
+        raise ValueError(f"group_idx: not in 0..{MAX_ATTENTION_GROUPS - 1}")
     return group
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.errors import WireError
-from router.limits import MAX_BLOCK_TOKENS
+from router.limits import MAX_ATTENTION_GROUPS, MAX_BLOCK_TOKENS
 from tests.workers.support import frames_of, payload, recorded, removed, stored
 from workers import kv_events
 from workers.kv_events import ClearedPool, LostTrack, RemovedBlocks, SkippedEvent, StoredBlocks, decode_batch, low64
@@ -95,6 +95,17 @@ def test_a_broken_store_is_a_fault_and_no_exception(change: dict[str, object]) -
     event = decoded(stored([5], [1, 2], **change))
     assert isinstance(event, SkippedEvent)
     assert event.is_fault
+
+
+def test_max_attention_groups_stops_an_engine_from_opening_pools_without_end() -> None:
+    """Each group is a pool of its own, asked for every block that is not plain."""
+    last = decoded(stored([5], [1, 2], group_idx=MAX_ATTENTION_GROUPS - 1))
+    assert isinstance(last, StoredBlocks)
+    for group in (MAX_ATTENTION_GROUPS, -1):
+        beyond = decoded(stored([5], [1, 2], group_idx=group))
+        assert isinstance(beyond, SkippedEvent)
+        assert beyond.is_fault
+        assert isinstance(decoded(removed([5], group_idx=group)), LostTrack)
 
 
 def test_a_store_without_a_field_is_a_fault() -> None:
