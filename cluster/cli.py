@@ -12,6 +12,7 @@ import typer
 
 from cluster.cli_bench import bench_app
 from cluster.cli_events import events
+from cluster.cli_status import status
 from cluster.config import ClusterConfig, load_config, parse_config
 from cluster.faults import report_fault
 from router.errors import KvistError
@@ -92,6 +93,7 @@ def demo(
 
 
 app.command()(events)
+app.command()(status)
 app.add_typer(bench_app, name="bench")
 
 

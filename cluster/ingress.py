@@ -55,7 +55,7 @@ def build_app(
         Route("/v1/chat/completions", Generate(services, CHAT), methods=["POST"]),
     ]
     _add_models(app, models, tenants)
-    _add_probes(app, backend)
+    _add_probes(app, backend, tenants)
     app.add_exception_handler(ClientError, _client_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_middleware(RequestIds, new_id=lambda: secrets.token_hex(12))
@@ -80,7 +80,7 @@ def _add_models(app: FastAPI, models: Mapping[str, ServedModel], tenants: Tenant
         return JSONResponse(_model_entry(name, models[name], created))
 
 
-def _add_probes(app: FastAPI, backend: Backend) -> None:
+def _add_probes(app: FastAPI, backend: Backend, tenants: Tenants) -> None:
     @app.api_route("/", methods=["GET", "HEAD"])
     @app.api_route("/api/hello", methods=["GET", "HEAD"])
     async def hello() -> Response:
@@ -89,8 +89,13 @@ def _add_probes(app: FastAPI, backend: Backend) -> None:
     @app.get("/healthz")
     async def healthz() -> JSONResponse:
         health = backend.health()
-        body = {"status": "ok" if health.ready else "unavailable", **msgspec.to_builtins(health)}
+        body = {"status": "ok" if health.ready else "unavailable", "warm": health.warm, "detail": health.detail}
         return JSONResponse(body, status_code=200 if health.ready else 503)
+
+    @app.get("/kvist/status")
+    async def status(request: Request) -> JSONResponse:
+        _authenticate(tenants, request)
+        return JSONResponse(msgspec.to_builtins(backend.health()))
 
 
 def _model_entry(name: str, model: ServedModel, created: datetime) -> dict[str, Any]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from cluster.backend import Health
+from cluster.status_metrics import samples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cluster.backend import Job
+    from cluster.ray_metrics import RayMetrics
     from cluster.serve_plane import ModelPlane, ServeStream
     from router.replicas import ReplicaStatus
+
+REPORT_INTERVAL_S: Final = 5.0
 
 
 class ServeBackend:
@@ -25,16 +30,21 @@ class ServeBackend:
         self._distinct = list({id(plane): plane for plane in planes.values()}.values())
         self._expected_replicas = expected_replicas
 
+        self._reporting: asyncio.Task[None] | None = None
+
     def __repr__(self) -> str:
         return f"<ServeBackend {self._distinct!r}>"
 
-    async def start_planes(self) -> None:
-        """Follow replicas and their events from now on."""
+    async def start_planes(self, metrics: RayMetrics) -> None:
+        """Follow replicas and their events from now on, and report how they are."""
         for plane in self._distinct:
             plane.start()
+        self._reporting = asyncio.create_task(self._report(metrics))
 
     async def close(self) -> None:
         """Leave no socket and no task behind."""
+        if self._reporting is not None:
+            self._reporting.cancel()
         for plane in self._distinct:
             await plane.close()
 
@@ -44,7 +54,7 @@ class ServeBackend:
 
     def health(self) -> Health:
         """Ready with one routable replica per model, warm with all of them believed."""
-        statuses = [status for plane in self._distinct for status in plane.fleet.status(time.monotonic())]
+        statuses = self._statuses()
         warm = sum(status.routable and not status.fenced for status in statuses)
         return Health(
             ready=all(plane.fleet.routable for plane in self._distinct),
@@ -52,6 +62,15 @@ class ServeBackend:
             detail=f"{warm} of {self._expected_replicas} replicas warm",
             replicas=[_row(status) for status in statuses],
         )
+
+    def _statuses(self) -> list[ReplicaStatus]:
+        now = time.monotonic()
+        return [status for plane in self._distinct for status in plane.fleet.status(now)]
+
+    async def _report(self, metrics: RayMetrics) -> None:
+        while True:
+            metrics.send(samples(self._statuses()))
+            await asyncio.sleep(REPORT_INTERVAL_S)
 
 
 def _row(status: ReplicaStatus) -> dict[str, object]:

@@ -12,6 +12,7 @@ from cluster.config import ClusterConfig, ModelConfig, parse_config
 from cluster.ingress import build_app
 from cluster.models.served import ServedModel, load_model
 from cluster.prompt.canonical import Rules
+from cluster.ray_metrics import RayMetrics
 from cluster.serve_backend import ServeBackend
 from cluster.serve_plane import ModelPlane
 from cluster.tenants import Tenants
@@ -40,7 +41,7 @@ class Ingress:
         for model in parsed.models:
             planes |= dict.fromkeys(model.served_names(), plane_of(model, workers[model.name]))
         self._backend = ServeBackend(planes, expected_replicas=sum(model.replicas for model in parsed.models))
-        await self._backend.start_planes()
+        await self._backend.start_planes(RayMetrics())
         self._tenants = Tenants.sharing_default(parsed.api_keys)
 
     def __serve_build_asgi_app__(self) -> FastAPI:

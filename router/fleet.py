@@ -335,6 +335,7 @@ class Fleet:
             backlog_tokens=load.backlog_tokens,
             running=load.gauge.running,
             waiting=load.gauge.waiting,
+            skipped_events=load.gauge.skipped_events,
             predicted_cached_tokens=predicted,
             actual_cached_tokens=actual,
             found_share=member.found_share.value,

@@ -79,6 +79,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     backlog_tokens: int
     running: int
     waiting: int
+    skipped_events: int
     predicted_cached_tokens: int
     actual_cached_tokens: int
     found_share: float

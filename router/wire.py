@@ -54,13 +54,15 @@ Op = Stored | Removed | Cleared
 
 
 class Load(NamedTuple):
-    """What the engine holds now, as a gauge. `backlog_tokens` are prompt tokens not yet computed."""
+    """What the engine holds now, as a gauge. `backlog_tokens` are prompt tokens not yet computed; `skipped_events`
+    counts what the relay could not use of the engine's events, since its start."""
 
     running: int
     waiting: int
     backlog_tokens: int
     free_blocks: int
     total_blocks: int
+    skipped_events: int = 0
 
 
 class Frame(NamedTuple):
@@ -222,7 +224,7 @@ def _run(item: object) -> Stored:
 
 def _load(raw: object) -> Load:
     if type(raw) is not list or len(raw) != len(Load._fields):
-        raise WireError("load: not five numbers")
+        raise WireError("load: not six numbers")
     for value in raw:
         if type(value) is not int or not 0 <= value <= MAX_COUNT:
             raise WireError("load: not an integer in range")

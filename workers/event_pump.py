@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from router.errors import ReplicaDied
 from router.limits import ENGINE_HEALTH_INTERVAL_S
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from workers.engine import Engine
 
 logger = logging.getLogger("ray.serve")
+
+UNUSED: Final = ("rejected", "skipped", "faults", "dropped", "lost_track")
+"""The relay's counters of events, or whole batches, of which something was not applied."""
 
 
 class EventPump:
@@ -121,4 +124,5 @@ class EventPump:
             backlog_tokens=load.backlog_tokens,
             free_blocks=load.free_blocks,
             total_blocks=self._blocks,
+            skipped_events=sum(self._relay.counters[name] for name in UNUSED),
         )

@@ -138,7 +138,7 @@ def test_a_client_that_leaves_frees_the_engine(cluster: ServeProcess) -> None:
                 await response.content.readany()
                 replica = response.headers["x-kvist-replica"]
             for _ in range(100):
-                async with http.get("/healthz") as response:
+                async with http.get("/kvist/status") as response:
                     load = {row["replica"]: row for row in (await response.json())["replicas"]}
                 if load[replica]["running"] == 0:
                     return

@@ -42,18 +42,19 @@ def test_a_cluster_of_one_machine_listens_on_loopback_only(tmp_path: Path) -> No
     """Except Serve's gRPC port between replicas, which has no address option and asks for the cluster's token."""
     with serving(simulated(), tmp_path) as serve:
         pids = marked(serve.mark)
-        beyond = {
-            (pids[listener.pid].split(":app")[0], listener.laddr.ip) for listener in listeners_beyond_loopback(pids)
-        }
-        assert {name for name, _ in beyond if "ServeReplica" not in name} == set()
+        names = {pids[pid].split()[0] for pid, _ in listeners_beyond_loopback(pids)}
+        assert {name for name in names if not name.startswith("ray::ServeReplica")} == set()
 
 
-def listeners_beyond_loopback(pids: dict[int, str]) -> list[psutil._common.sconn]:
-    return [
-        c
-        for c in psutil.net_connections("tcp")
-        if c.status == psutil.CONN_LISTEN and c.pid in pids and not c.laddr.ip.startswith(LOOPBACK)
-    ]
+def listeners_beyond_loopback(pids: dict[int, str]) -> list[tuple[int, str]]:
+    """(process, address) of every TCP socket that listens on more than loopback."""
+    found = []
+    for connection in psutil.net_connections("tcp"):
+        if connection.status == psutil.CONN_LISTEN and connection.pid in pids and connection.laddr:
+            address = connection.laddr.ip
+            if not address.startswith(LOOPBACK):
+                found.append((connection.pid, address))
+    return found
 
 
 def test_a_replica_that_cannot_start_ends_the_command_with_the_reason(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ COUNTS = st.integers(0, limits.MAX_COUNT)
 HASHES = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=9).map(tuple)
 RUNS = st.builds(Stored, st.sampled_from(wire.MEDIA), HASHES)
 OPS = st.one_of(RUNS, st.builds(Removed, st.sampled_from(wire.MEDIA), HASHES), st.just(Cleared()))
-LOADS = st.builds(Load, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS)
+LOADS = st.builds(Load, *[COUNTS] * len(Load._fields))
 FRAMES = st.builds(
     Frame,
     replica=NAMES,

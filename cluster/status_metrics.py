@@ -1,0 +1,87 @@
+"""What operators' monitoring sees of the replicas: the same as `kvist status`, as named numbers.
+
+One table, `CATALOGUE`, says what exists; `samples` makes the numbers from statuses. Sending them is the shell's part.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from router.replicas import ReplicaStatus
+
+Kind = Literal["gauge", "counter"]
+
+
+class Metric(NamedTuple):
+    """One metric: its name, what it says, its labels. A counter's samples are totals since the replica joined."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...]
+
+
+class Sample(NamedTuple):
+    """One number of one metric. `labels` are in the order of the metric's."""
+
+    metric: Metric
+    labels: tuple[str, ...]
+    value: float
+
+
+REPLICA: Final = ("model", "replica")
+ROUTABLE: Final = Metric("kvist_replica_routable", "gauge", "1 while the replica's lease holds", REPLICA)
+FENCED: Final = Metric("kvist_replica_fenced", "gauge", "1 while its blocks get no credit", REPLICA)
+BLOCKS: Final = Metric("kvist_index_blocks", "gauge", "Blocks shown, by tier", (*REPLICA, "tier"))
+SILENCE: Final = Metric("kvist_feed_silence_seconds", "gauge", "Time since its last frame", REPLICA)
+BEHIND: Final = Metric("kvist_feed_behind_frames", "gauge", "Frames heard of and not applied", REPLICA)
+BAD: Final = Metric("kvist_feed_bad_messages", "counter", "Malformed messages", REPLICA)
+SKIPPED: Final = Metric("kvist_relay_skipped_events", "counter", "Engine events that could not be used", REPLICA)
+TRANSITIONS: Final = Metric(
+    "kvist_feed_events", "counter", "Transitions and repairs of its stream, by name", (*REPLICA, "event")
+)
+PREDICTED: Final = Metric("kvist_cached_tokens_predicted", "gauge", "Predicted, last minutes", REPLICA)
+ACTUAL: Final = Metric("kvist_cached_tokens_actual", "gauge", "Counted by the engine, last minutes", REPLICA)
+BACKLOG: Final = Metric("kvist_backlog_tokens", "gauge", "Prompt tokens before a new request", REPLICA)
+RUNNING: Final = Metric("kvist_running_requests", "gauge", "Requests that the engine decodes", REPLICA)
+WAITING: Final = Metric("kvist_waiting_requests", "gauge", "Requests before their first token", REPLICA)
+
+CATALOGUE: Final = (
+    ROUTABLE,
+    FENCED,
+    BLOCKS,
+    SILENCE,
+    BEHIND,
+    BAD,
+    SKIPPED,
+    TRANSITIONS,
+    PREDICTED,
+    ACTUAL,
+    BACKLOG,
+    RUNNING,
+    WAITING,
+)
+
+
+def samples(statuses: Iterable[ReplicaStatus]) -> Iterator[Sample]:
+    """Every number of every replica. O(replicas)."""
+    for status in statuses:
+        labels = (status.model, status.replica)
+        yield Sample(ROUTABLE, labels, float(status.routable))
+        yield Sample(FENCED, labels, float(status.fenced))
+        for tier, blocks in status.blocks.items():
+            yield Sample(BLOCKS, (*labels, tier), blocks)
+        yield Sample(SILENCE, labels, status.silence_s)
+        yield Sample(BEHIND, labels, status.behind_frames)
+        yield Sample(BAD, labels, status.bad_messages)
+        yield Sample(SKIPPED, labels, status.skipped_events)
+        for event, count in status.counters.items():
+            yield Sample(TRANSITIONS, (*labels, event), count)
+        yield Sample(PREDICTED, labels, status.predicted_cached_tokens)
+        yield Sample(ACTUAL, labels, status.actual_cached_tokens)
+        yield Sample(BACKLOG, labels, status.backlog_tokens)
+        yield Sample(RUNNING, labels, status.running)
+        yield Sample(WAITING, labels, status.waiting)

@@ -1,0 +1,117 @@
+"""What operators see: numbers for monitoring, a table and words for people."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from cluster.cli import app
+from cluster.status_metrics import CATALOGUE, samples
+from router.errors import NoReplica
+from router.fleet import Fleet
+from router.replicas import ReplicaInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from router.replicas import ReplicaStatus
+
+
+def statuses() -> list[ReplicaStatus]:
+    """Of a fleet with one replica that has not spoken yet."""
+    fleet = Fleet(model="m")
+    info = ReplicaInfo(
+        replica="r1",
+        incarnation="i",
+        model="m",
+        block_size=16,
+        pool_blocks=100,
+        max_model_len=1000,
+        events="tcp://127.0.0.1:1",
+        snapshots="tcp://127.0.0.1:2",
+    )
+    fleet.join(info, 0.0)
+    fleet.on_frame("r1", b"garbage", 0.5)
+    return fleet.status(1.0)
+
+
+def test_every_metric_of_the_catalogue_has_a_sample_with_its_labels() -> None:
+    """Names are unique; a sample has as many labels as its metric."""
+    found = list(samples(statuses()))
+    assert {sample.metric for sample in found} == set(CATALOGUE)
+    assert len({metric.name for metric in CATALOGUE}) == len(CATALOGUE)
+    assert all(len(sample.labels) == len(sample.metric.labels) for sample in found)
+    assert all(sample.labels[:2] == ("m", "r1") for sample in found)
+
+
+@contextmanager
+def endpoint(code: int, body: dict[str, Any]) -> Iterator[str]:
+    """A server that answers every GET alike and keeps the last authorization header."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            data = json.dumps(body | {"path": self.path, "authorization": self.headers.get("authorization", "")})
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(data.encode())
+
+        def log_message(self, *args: Any) -> None:
+            return
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def answer(**changes: Any) -> dict[str, Any]:
+    rows = [msgspec.to_builtins(status) for status in statuses()]
+    return {"ready": True, "warm": True, "detail": "1 of 1 replicas warm", "replicas": rows, **changes}
+
+
+def test_status_shows_each_replica_and_says_in_words_what_is_wrong() -> None:
+    """Exit code 1, as something is: the snapshot is missing and a message was malformed."""
+    with endpoint(200, answer()) as url:
+        done = CliRunner().invoke(app, ["status", "--url", url])
+    assert done.exit_code == 1
+    assert "r1: its first snapshot has not come yet: no locality credit" in done.output
+    assert "r1: 1 of its messages were malformed" in done.output
+    assert "joining" in done.output
+
+
+def test_status_as_json_is_the_endpoints_answer_and_code_0_means_all_is_well() -> None:
+    """The key goes along as a bearer token."""
+    with endpoint(200, answer(replicas=[])) as url:
+        done = CliRunner().invoke(app, ["status", "--url", url, "--api-key", "k", "--json"])
+    assert done.exit_code == 0
+    assert json.loads(done.output)["path"] == "/kvist/status"
+    assert json.loads(done.output)["authorization"] == "Bearer k"
+
+
+def test_status_of_nothing_says_where_it_looked_and_what_to_do() -> None:
+    """No cluster, and a cluster that asks for a key."""
+    done = CliRunner().invoke(app, ["status", "--url", "http://127.0.0.1:9"])
+    assert isinstance(done.exception, NoReplica)
+    assert "no cluster answers there" in str(done.exception)
+    with endpoint(401, {}) as url:
+        done = CliRunner().invoke(app, ["status", "--url", url])
+    assert "pass --api-key" in str(done.exception)
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1/x"])
+def test_status_speaks_http_only(url: str) -> None:
+    """Whatever else is named is taken for a host and fails as such."""
+    done = CliRunner().invoke(app, ["status", "--url", url])
+    assert isinstance(done.exception, NoReplica)
