@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from router.limits import HEARTBEAT_INTERVAL_S, MAX_FRAME_HASHES, SNAPSHOT_CHUNK_HASHES
+from router.limits import HEARTBEAT_INTERVAL_S, MAX_FRAME_HASHES, MAX_FRAME_OPS, SNAPSHOT_CHUNK_HASHES
 from router.wire import Frame, Load, Op, Removed, SnapshotChunk, Stored, encode_chunk, encode_frame
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ class Announcer:
     `heartbeat_at` has come.
 
     `resident` returns the shown blocks as of the last announced operation; `load` is read for every frame. `now` is
-    monotonic, `ts` the wall clock, both in seconds. Bounds: MAX_FRAME_HASHES per frame, `chunk_hashes` per chunk.
+    monotonic, `ts` the wall clock, both in seconds. Bounds: MAX_FRAME_HASHES and MAX_FRAME_OPS per frame,
+    `chunk_hashes` per chunk.
     """
 
     def __init__(
@@ -85,13 +86,13 @@ class Announcer:
 
 
 def _parts(ops: tuple[Op, ...]) -> Iterator[tuple[Op, ...]]:
-    """Cut so that no frame holds more than MAX_FRAME_HASHES."""
+    """Cut so that no frame holds more than MAX_FRAME_HASHES and MAX_FRAME_OPS."""
     part: list[Op] = []
     count = 0
     for op in ops:
         for piece in _pieces(op):
             size = len(piece.hashes) if isinstance(piece, Stored | Removed) else 0
-            if part and count + size > MAX_FRAME_HASHES:
+            if len(part) == MAX_FRAME_OPS or (part and count + size > MAX_FRAME_HASHES):
                 yield tuple(part)
                 part, count = [], 0
             part.append(piece)

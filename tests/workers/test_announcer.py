@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router.limits import HEARTBEAT_INTERVAL_S, MAX_FRAME_HASHES, SNAPSHOT_CHUNK_HASHES
+from router.limits import HEARTBEAT_INTERVAL_S, MAX_FRAME_HASHES, MAX_FRAME_OPS, SNAPSHOT_CHUNK_HASHES
 from router.wire import Cleared, Load, Op, Removed, Stored, decode_chunk, decode_frame
 from workers.announcer import Announcer
 
@@ -53,6 +53,14 @@ def test_a_frame_never_holds_more_hashes_than_a_decoder_takes() -> None:
         Removed("gpu", many[MAX_FRAME_HASHES:]),
         Stored("gpu", (7,)),
     ]
+
+
+def test_a_frame_never_holds_more_operations_than_a_decoder_takes() -> None:
+    """MAX_FRAME_OPS: a clear of one tier may move each block to another on its own."""
+    moves = [op for block in range(MAX_FRAME_OPS) for op in (Removed("gpu", (block,)), Stored("cpu", (block,)))]
+    frames = announced(announcer(), *moves, Cleared())
+    assert [(seq, len(ops)) for seq, ops in frames] == [(0, MAX_FRAME_OPS), (1, MAX_FRAME_OPS), (2, 1)]
+    assert [op for _, ops in frames for op in ops] == [*moves, Cleared()]
 
 
 def test_a_heartbeat_is_due_at_once_and_then_after_every_silence() -> None:
