@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 FEED, FLEET, INDEX = "tests/router/test_feed.py", "tests/router/test_fleet.py", "tests/router/test_index.py"
 WIRE, LOAD, HASHING = "tests/router/test_wire.py", "tests/router/test_load.py", "tests/router/test_hashing.py"
-POLICY, RELAY = "tests/router/test_policy.py", "tests/workers/test_relay.py"
+RELAY, ANNOUNCER = "tests/workers/test_relay.py", "tests/workers/test_announcer.py"
 
 
 class Mutant(NamedTuple):
@@ -141,6 +141,31 @@ MUTANTS: Final = (
         "seed_of(self._model, lora=blocks.lora)",
         RELAY,
         ("test_tenants_with_salts_have_chains_of_their_own",),
+    ),
+    # What it says (workers/announcer.py).
+    Mutant(
+        "operations of a frame that is sent",
+        "workers/announcer.py",
+        "if len(part) == MAX_FRAME_OPS or (part and count + size > MAX_FRAME_HASHES):",
+        "if part and count + size > MAX_FRAME_HASHES:",
+        ANNOUNCER,
+        ("test_a_frame_never_holds_more_operations_than_a_decoder_takes",),
+    ),
+    Mutant(
+        "snapshot of one moment",
+        "workers/announcer.py",
+        "seq=seq,",
+        "seq=self.seq,",
+        ANNOUNCER,
+        ("test_a_snapshot_is_cut_into_bounded_chunks_of_one_moment",),
+    ),
+    Mutant(
+        "answer of nothing",
+        "workers/announcer.py",
+        "    if not blocks:\n        yield ()\n",
+        "",
+        ANNOUNCER,
+        ("test_nothing_resident_is_one_empty_chunk",),
     ),
     # Names of blocks (router/hashing.py).
     Mutant(
