@@ -164,6 +164,8 @@ class Feed:
             return actions + self._mismatch()
         if self._state is State.MISMATCHED:
             self._enter(Event.RESTART)
+        if frame.ops and self._state is State.LIVE and frame.seq == self._known + 1:
+            return self._apply_next(frame)  # nearly every frame: nothing is buffered, nothing is asked
         if frame.ops:
             self._take_data(frame, now)
         else:
@@ -231,6 +233,12 @@ class Feed:
         broken = [rule for rule, holds in rules.items() if not holds]
         if broken:
             raise KvistBug(f"{self!r}: {'; '.join(broken)}")
+
+    def _apply_next(self, frame: Frame) -> list[FeedAction]:
+        self._known = self._applied = frame.seq
+        self._behind = 0
+        self.counters["applied_frames"] += 1
+        return [Apply(frame.ops)]
 
     def _take_data(self, frame: Frame, now: float) -> None:
         self._hear(frame.seq)
