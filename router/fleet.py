@@ -16,7 +16,7 @@ from router.index import Depth, Index, IndexOverflow, held
 from router.limits import INDEX_MARGIN_BLOCKS, INDEX_OFFLOADED_BLOCKS
 from router.load import Loads, PrefillRate, ReplicaLoad, Reservation
 from router.policy import Candidate, LeastTime, Policy, Question, Score
-from router.replicas import Accuracy, FoundShare, PromptBlocks, ReplicaInfo, ReplicaStatus, problems_of
+from router.replicas import Accuracy, Overstatement, PromptBlocks, ReplicaInfo, ReplicaStatus, problems_of
 from router.wire import decode_chunk, decode_frame, encode_snapshot_request
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class _Member:
     """One replica: what it said of itself, its stream, and how true our picture of it proved."""
 
     __slots__ = (
-        "accuracy", "alive", "bad_messages", "believed", "block_size", "feed", "found_share", "info", "load", "name",
+        "accuracy", "alive", "bad_messages", "believed", "block_size", "feed", "info", "load", "name", "overstatement",
     )  # fmt: skip
 
     def __init__(self, info: ReplicaInfo, feed: Feed, load: ReplicaLoad) -> None:
@@ -60,7 +60,7 @@ class _Member:
         self.feed = feed
         self.load = load
         self.accuracy = Accuracy()
-        self.found_share = FoundShare()
+        self.overstatement = Overstatement()
         self.bad_messages = 0
         self.alive = feed.alive  # the feed's answers, kept ready for the choice to read
         self.believed = not feed.fenced
@@ -211,7 +211,7 @@ class Fleet:
         if member is not None:
             member.accuracy.note(predicted=done.predicted_cached_tokens, actual=cached_tokens, now=now)
             if member.info.optimistic:
-                member.found_share.note(shown=done.shown_cached_tokens, found=cached_tokens)
+                member.overstatement.note(shown=done.shown_cached_tokens, found=cached_tokens)
 
     def finish(self, reservation: int, now: float) -> None:
         """The request has ended, in whatever way. Safe to call again."""
@@ -295,7 +295,7 @@ class Fleet:
                     coming = held(deepest_first, ahead, start=end) - end
                 found[name] = Candidate(
                     name, size, depth, coming, load.backlog_tokens, load.running, index.room_blocks(name),
-                    member.found_share.value,
+                    member.overstatement.tokens,
                 )  # fmt: skip
         return found
 
@@ -338,7 +338,7 @@ class Fleet:
             skipped_events=load.gauge.skipped_events,
             predicted_cached_tokens=predicted,
             actual_cached_tokens=actual,
-            found_share=member.found_share.value,
+            overstated_tokens=member.overstatement.tokens,
             counters=dict(feed.counters),
             problems=problems_of(feed, member.bad_messages, predicted=predicted, actual=actual),
         )

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 class Candidate(NamedTuple):
     """One routable replica. `depth` counts resident blocks, `coming_blocks` those that requests in flight add to it,
-    `room_blocks` what its pool can take before anything cached is evicted. Of what is cached by these, the engine is
-    expected to find `found_share`."""
+    `room_blocks` what its pool can take before anything cached is evicted. The engine is expected to find
+    `overstated_tokens` less than all that."""
 
     replica: str
     block_size: int
@@ -37,7 +37,7 @@ class Candidate(NamedTuple):
     backlog_tokens: int
     running: int
     room_blocks: int
-    found_share: float = 1.0
+    overstated_tokens: int = 0
 
     def shown_tokens(self, prompt_tokens: int) -> int:
         """Tokens of a prompt of this length that are cached if all blocks are of use."""
@@ -85,10 +85,10 @@ class LeastTime(msgspec.Struct, frozen=True, kw_only=True):
         prompt_tokens, root, _, tokens_per_s = question
         ranked = []
         backlog_s, compute_s = 1.0 / tokens_per_s, (1.0 + self.compute_price) / tokens_per_s
-        for replica, block_size, (gpu, cpu, disk), coming, backlog, running, room, share in candidates:
+        for replica, block_size, (gpu, cpu, disk), coming, backlog, running, room, overstated in candidates:
             cached = min((disk + coming) * block_size, cacheable_tokens(prompt_tokens, block_size))
-            if share < 1.0:
-                cached = round(cached * share / block_size) * block_size
+            if overstated:
+                cached = max(0, cached - overstated) // block_size * block_size
             dearer = (1.0 - self.gpu_credit) * (gpu + coming)
             if disk > gpu:
                 dearer += (1.0 - self.cpu_credit) * (cpu - gpu) + (1.0 - self.disk_credit) * (disk - cpu)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -19,7 +20,7 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_BYTES)]
 Endpoint = Annotated[str, msgspec.Meta(pattern=r"^(tcp|ipc)://", max_length=MAX_NAME_BYTES)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
 
-FOUND_SHARE_DECAY: Final = 0.9
+OVERSTATEMENT_SAMPLES: Final = 15
 NOTEWORTHY_TOKENS: Final = 10_000
 NOTEWORTHY_SHARE: Final = 0.1
 
@@ -60,8 +61,8 @@ class PromptBlocks(msgspec.Struct, frozen=True):
 
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One replica as operators see it. `running` and `waiting` are the engine's own gauge. The cached tokens are sums
-    over the last minutes: predicted, and as counted by the engine. `found_share` is what an optimistic replica proved
-    to find of what it shows. `problems` says in words what is wrong."""
+    over the last minutes: predicted, and as counted by the engine. `overstated_tokens` is how much less than it shows
+    an optimistic replica proved to find per prompt. `problems` says in words what is wrong."""
 
     replica: str
     model: str
@@ -82,7 +83,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     skipped_events: int
     predicted_cached_tokens: int
     actual_cached_tokens: int
-    found_share: float
+    overstated_tokens: int
     counters: dict[str, int]
     problems: tuple[str, ...]
 
@@ -113,23 +114,21 @@ class Accuracy:
             self._window = window
 
 
-class FoundShare:
-    """How much of what an optimistic replica shows its engine really finds, learnt from the engine's own counts.
+class Overstatement:
+    """How many tokens fewer an optimistic replica's engine finds than it shows, learnt from the engine's own counts.
 
-    `value` is between 0 and 1, and 1 until told otherwise. Each prefill weighs FOUND_SHARE_DECAY times the next, by its
-    tokens."""
+    Such an engine resumes from the last point where all of its layers can: the distance to it hardly depends on the
+    prompt's length. `tokens` is the median of the last OVERSTATEMENT_SAMPLES prefills, 0 before any. O(1), small."""
 
     def __init__(self) -> None:
-        self.value = 1.0
-        self._shown = 0.0
-        self._found = 0.0
+        self.tokens = 0
+        self._missed: deque[int] = deque(maxlen=OVERSTATEMENT_SAMPLES)
 
     def note(self, *, shown: int, found: int) -> None:
         """Take one finished prefill: tokens that were shown as cached, and those that were found."""
         if shown:
-            self._shown = self._shown * FOUND_SHARE_DECAY + shown
-            self._found = self._found * FOUND_SHARE_DECAY + min(shown, found)
-            self.value = min(1.0, self._found / self._shown)
+            self._missed.append(max(0, shown - found))
+            self.tokens = sorted(self._missed)[len(self._missed) // 2]
 
 
 _STATE_PROBLEMS: Final = {

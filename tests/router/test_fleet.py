@@ -379,9 +379,7 @@ def test_a_stolen_clock_cannot_make_an_old_frame_new(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize(("optimistic", "predicted"), [(True, 400), (False, 1_600)])
-def test_an_optimistic_replica_gets_credit_for_the_share_that_its_engine_proved_to_find(
-    optimistic: bool, predicted: int
-) -> None:
+def test_an_optimistic_replica_gets_credit_for_what_its_engine_proved_to_find(optimistic: bool, predicted: int) -> None:
     """The engine's own counts correct it, and only it: of others, what they show is what they have."""
     fleet = Fleet(model="m")
     [action] = fleet.join(info("r", optimistic=optimistic), 0.0)
@@ -391,5 +389,5 @@ def test_an_optimistic_replica_gets_credit_for_the_share_that_its_engine_proved_
         fleet.first_token(decision.reservation, 400, 0.1 * turn + 0.05)
         fleet.finish(decision.reservation, 0.1 * turn + 0.05)
     assert fleet.choose(prompt(), 3.0).predicted_cached_tokens == predicted
-    assert fleet.status(3.0)[0].found_share == pytest.approx(predicted / 1_600)
+    assert fleet.status(3.0)[0].overstated_tokens == 1_600 - predicted
     fleet.check_integrity()

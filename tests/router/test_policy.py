@@ -145,9 +145,10 @@ def test_among_equals_a_new_conversation_goes_where_more_of_its_kind_still_fit(r
 
 
 def test_what_an_engine_will_probably_not_find_does_not_count() -> None:
-    """Half of a hundred blocks is as good as fifty; predictions stay whole blocks."""
-    half = candidate("a", gpu=100)._replace(found_share=0.5)
-    assert best(half).cached_tokens == 800
-    assert best(half).cost_s == best(candidate("a", gpu=50)).cost_s
-    assert best(half, candidate("b", gpu=60)).replica == "b"
-    assert half.shown_tokens(1_600) == 1_584
+    """A hundred blocks less fifty are as good as fifty; predictions stay whole blocks, and are never below none."""
+    less = candidate("a", gpu=100)._replace(overstated_tokens=800)
+    assert best(less).cached_tokens == 800
+    assert best(less).cost_s == best(candidate("a", gpu=50)).cost_s
+    assert best(less, candidate("b", gpu=60)).replica == "b"
+    assert best(less._replace(overstated_tokens=10_000)).cached_tokens == 0
+    assert less.shown_tokens(1_600) == 1_584

@@ -10,7 +10,7 @@ import pytest
 from router.errors import WireError
 from router.feed import Feed
 from router.limits import ACCURACY_WINDOW_S
-from router.replicas import Accuracy, FoundShare, ReplicaInfo, problems_of
+from router.replicas import Accuracy, Overstatement, ReplicaInfo, problems_of
 
 INFO: dict[str, Any] = {
     "replica": "r",
@@ -37,18 +37,18 @@ def test_a_replica_that_says_nothing_of_it_is_not_optimistic() -> None:
     assert not ReplicaInfo.from_metadata(metadata).optimistic
 
 
-def test_the_share_that_is_found_is_learnt_and_learnt_anew() -> None:
-    """Of what was shown; what was not shown teaches nothing, and more than all is all."""
-    share = FoundShare()
-    assert share.value == 1.0
-    share.note(shown=0, found=500)
-    assert share.value == 1.0
-    for _ in range(50):
-        share.note(shown=1_000, found=250)
-    assert share.value == pytest.approx(0.25)
-    for _ in range(100):
-        share.note(shown=1_000, found=2_000)
-    assert share.value == pytest.approx(1.0, abs=0.001)
+def test_what_a_replica_overstates_is_the_usual_case_and_is_learnt_anew() -> None:
+    """A miss of a whole prompt now and then does not count; what was not shown teaches nothing."""
+    overstatement = Overstatement()
+    assert overstatement.tokens == 0
+    overstatement.note(shown=0, found=500)
+    assert overstatement.tokens == 0
+    for turn in range(30):
+        overstatement.note(shown=10_000, found=0 if turn % 4 == 0 else 9_936)
+    assert overstatement.tokens == 64
+    for _ in range(30):
+        overstatement.note(shown=1_000, found=2_000)
+    assert overstatement.tokens == 0
 
 
 @pytest.mark.parametrize(
