@@ -14,15 +14,6 @@ from workers.models import TINY_CONFIG
 if TYPE_CHECKING:
     from pathlib import Path
 
-_MAMBA: Final[dict[str, Any]] = {
-    "mamba_n_heads": 4,
-    "mamba_d_head": 32,
-    "mamba_n_groups": 1,
-    "mamba_d_state": 16,
-    "mamba_d_conv": 4,
-    "mamba_expand": 2,
-    "mamba_chunk_size": 64,
-}
 HYBRIDS: Final[dict[str, dict[str, Any]]] = {
     "sliding-window": {
         "architectures": ["Gemma3ForCausalLM"],
@@ -35,15 +26,20 @@ HYBRIDS: Final[dict[str, dict[str, Any]]] = {
         "rope_local_base_freq": 10000.0,
         "tie_word_embeddings": True,
     },
-    "state-space": _MAMBA
-    | {
-        "architectures": ["GraniteMoeHybridForCausalLM"],
-        "model_type": "granitemoehybrid",
-        "layer_types": ["mamba", "attention"],
-        "num_local_experts": 0,
-        "num_experts_per_tok": 0,
-        "shared_intermediate_size": 128,
-        "attention_multiplier": 0.18,
+    "short-convolution": {
+        "architectures": ["Lfm2ForCausalLM"],
+        "model_type": "lfm2",
+        "layer_types": ["conv", "full_attention"],
+        "norm_eps": 1e-6,
+        "conv_L_cache": 3,
+        "conv_bias": False,
+        "conv_dim": 64,
+        "conv_dim_out": 64,
+        "block_dim": 64,
+        "block_ff_dim": 128,
+        "block_multiple_of": 32,
+        "block_ffn_dim_multiplier": 1.0,
+        "block_auto_adjust_ff_dim": False,
     },
 }
 
