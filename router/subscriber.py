@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import zmq
 
+from router.curve import connect_with
 from router.errors import KvistBug
 from router.limits import (
     MAX_FRAME_BYTES,
@@ -29,6 +30,7 @@ from router.limits import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from router.curve import ClientCurve
     from router.fleet import Action, Fleet
     from router.replicas import ReplicaInfo
 
@@ -43,12 +45,12 @@ Socket = zmq.Socket[bytes]
 class _Link:
     """The two sockets to one replica, and where what each brings goes."""
 
-    def __init__(self, context: zmq.Context[Socket], info: ReplicaInfo, fleet: Fleet, now: float) -> None:
+    def __init__(self, info: ReplicaInfo, fleet: Fleet, *, connect: Callable[[int, str], Socket], now: float) -> None:
         self.info = info
         self.opened_at = now
-        self.events = _connected(context, zmq.SUB, info.events)
+        self.events = connect(zmq.SUB, info.events)
         self.events.subscribe(b"")
-        self.snapshots = _connected(context, zmq.DEALER, info.snapshots)
+        self.snapshots = connect(zmq.DEALER, info.snapshots)
         self.takers = {self.events: fleet.on_frame, self.snapshots: fleet.on_chunk}
 
 
@@ -61,7 +63,8 @@ class Subscriber:
     opened anew when the lease has ended).
     """
 
-    def __init__(self, fleet: Fleet, clock: Callable[[], float]) -> None:
+    def __init__(self, fleet: Fleet, clock: Callable[[], float], *, curve: ClientCurve | None = None) -> None:
+        self._curve = curve
         self._fleet = fleet
         self._clock = clock
         self._context: zmq.Context[Socket] = zmq.Context(io_threads=1)
@@ -123,7 +126,7 @@ class Subscriber:
                 self._link(link.info)
 
     def _link(self, info: ReplicaInfo) -> None:
-        link = self._links[info.replica] = _Link(self._context, info, self._fleet, self._clock())
+        link = self._links[info.replica] = _Link(info, self._fleet, connect=self._connected, now=self._clock())
         self._watch(link)
 
     def _watch(self, link: _Link) -> None:
@@ -173,14 +176,15 @@ class Subscriber:
                 link.snapshots.send(action.request, zmq.NOBLOCK)
             self._look_again(link, link.snapshots)
 
-
-def _connected(context: zmq.Context[Socket], kind: int, endpoint: str) -> Socket:
-    socket = context.socket(kind)
-    socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.RCVHWM, SUBSCRIBER_HWM_FRAMES)
-    socket.setsockopt(zmq.SNDHWM, REQUESTS_HWM)
-    socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
-    socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-    socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-    socket.connect(endpoint)
-    return socket
+    def _connected(self, kind: int, endpoint: str) -> Socket:
+        socket = self._context.socket(kind)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVHWM, SUBSCRIBER_HWM_FRAMES)
+        socket.setsockopt(zmq.SNDHWM, REQUESTS_HWM)
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        if self._curve is not None:
+            connect_with(socket, self._curve)
+        socket.connect(endpoint)
+        return socket

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import zmq
 
+from router.curve import AllowList, bind_with
 from router.errors import WireError
 from router.limits import MAX_FRAME_BYTES, PUBLISHER_HWM_FRAMES, SNAPSHOT_REPLIES_HWM
 from router.wire import decode_snapshot_request
@@ -21,6 +22,7 @@ from workers.announcer import Announcer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from router.curve import ServerCurve
     from router.wire import Load, Op, Stored
 
 LOOK_INTERVAL_S: Final = 0.02
@@ -32,7 +34,8 @@ Socket = zmq.Socket[bytes]
 class Publisher:
     """Publishes one engine's operations under one incarnation. Used on one event loop.
 
-    `resident` returns the shown blocks as of the last published operation; `load` is read for every frame.
+    `resident` returns the shown blocks as of the last published operation; `load` is read for every frame. With
+    `curve`, only the keys that it allows get anything.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Publisher:
         block_size: int,
         resident: Callable[[], tuple[Stored, ...]],
         load: Callable[[], Load],
+        curve: ServerCurve | None = None,
     ) -> None:
         self.replica = replica
         self.incarnation = incarnation
@@ -51,6 +55,8 @@ class Publisher:
             replica=replica, incarnation=incarnation, block_size=block_size, resident=resident, load=load
         )
         self._context: zmq.Context[Socket] = zmq.Context(io_threads=1)
+        self._curve = curve
+        self._allow_list = AllowList(self._context, curve.allowed) if curve else None
         self._pub = self._bound(zmq.PUB, host, hwm=PUBLISHER_HWM_FRAMES)
         self._router = self._bound(zmq.ROUTER, host, hwm=SNAPSHOT_REPLIES_HWM)
         self.events = self._pub.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -84,6 +90,9 @@ class Publisher:
             self._task = None
         for socket in (self._pub, self._router):
             socket.close(linger=0)
+        if self._allow_list is not None:
+            self._allow_list.stop()
+            self._allow_list = None
         self._context.term()
 
     def _bound(self, kind: int, host: str, *, hwm: int) -> Socket:
@@ -92,6 +101,8 @@ class Publisher:
         socket.setsockopt(zmq.SNDHWM, hwm)
         socket.setsockopt(zmq.RCVHWM, hwm)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        if self._curve is not None:
+            bind_with(socket, self._curve)
         socket.bind(f"tcp://{host}:0")
         return socket
 

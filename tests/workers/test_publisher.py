@@ -11,8 +11,10 @@ import msgpack
 import pytest
 import zmq
 
+from router.curve import ClientCurve, CurveKeys, ServerCurve
 from router.fleet import Fleet
 from router.limits import (
+    LEASE_S,
     MAX_FRAME_BYTES,
     MAX_FRAME_HASHES,
     PUBLISHER_HWM_FRAMES,
@@ -34,7 +36,7 @@ LIMIT_S = 20.0
 class Source:
     """The shown blocks of a pretended relay, and the publisher over it."""
 
-    def __init__(self, incarnation: str = "one") -> None:
+    def __init__(self, incarnation: str = "one", curve: ServerCurve | None = None) -> None:
         self.blocks: set[int] = set()
         self.publisher = Publisher(
             host="127.0.0.1",
@@ -43,6 +45,7 @@ class Source:
             block_size=16,
             resident=lambda: (Stored("gpu", tuple(self.blocks)),) if self.blocks else (),
             load=lambda: Load(1, 2, 3, 4, 5),
+            curve=curve,
         )
 
     def store(self, *hashes: int) -> None:
@@ -67,10 +70,10 @@ class Source:
 
 
 @asynccontextmanager
-async def following(source: Source) -> AsyncIterator[Fleet]:
+async def following(source: Source, curve: ClientCurve | None = None) -> AsyncIterator[Fleet]:
     """A fleet that follows the source, ended with its sockets."""
     fleet = Fleet(model="m")
-    subscriber = Subscriber(fleet, time.monotonic)
+    subscriber = Subscriber(fleet, time.monotonic, curve=curve)
     running = asyncio.create_task(subscriber.run())
     source.publisher.start()
     subscriber.add(source.info())
@@ -202,5 +205,42 @@ def test_publisher_hwm_frames_and_snapshot_replies_hwm_stop_slow_readers_from_fi
             assert socket.getsockopt(zmq.MAXMSGSIZE) == MAX_FRAME_BYTES
             assert socket.getsockopt(zmq.LINGER) == 0
         await publisher.close()
+
+    asyncio.run(run())
+
+
+SERVER, FRIEND, STRANGER = CurveKeys.generate(), CurveKeys.generate(), CurveKeys.generate()
+GUARD = ServerCurve(SERVER, frozenset({FRIEND.public}))
+
+
+def test_with_keys_a_subscriber_that_is_allowed_follows_as_without() -> None:
+    """Events and snapshots, encrypted."""
+
+    async def run() -> None:
+        source = Source(curve=GUARD)
+        source.store(1, 2, 3)
+        async with following(source, curve=ClientCurve(FRIEND, SERVER.public)) as fleet:
+            await until(lambda: shows(fleet, {1, 2, 3}))
+            source.store(4)
+            await until(lambda: shows(fleet, {1, 2, 3, 4}))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [None, ClientCurve(STRANGER, SERVER.public), ClientCurve(FRIEND, STRANGER.public)],
+    ids=["no keys", "keys that are not allowed", "another server's key"],
+)
+def test_with_keys_a_subscriber_without_the_right_ones_hears_nothing(curve: ClientCurve | None) -> None:
+    """Not a frame and no snapshot, for longer than the lease."""
+
+    async def run() -> None:
+        source = Source(curve=GUARD)
+        source.store(1, 2, 3)
+        async with following(source, curve=curve) as fleet:
+            await asyncio.sleep(LEASE_S + 0.5)
+            assert fleet.routable == ()
+            assert fleet.resident("r").get("gpu", frozenset()) == frozenset()
 
     asyncio.run(run())
