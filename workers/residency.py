@@ -165,13 +165,13 @@ class Residency:
         if parent is not None and parent not in self._run_of:
             known = [engine_hash for engine_hash in blocks.hashes if engine_hash in self._run_of]
             for engine_hash in known:  # another copy, maybe on a faster tier
-                self._refresh(engine_hash, log)
+                self._after_gain(engine_hash, log)
             return len(known) == len(blocks.hashes)
         root = seed if parent is None else self._ours(parent)
         for engine_hash, ours in zip(blocks.hashes, _chain(blocks, root), strict=True):
             if engine_hash not in self._run_of and self._fastest(engine_hash) < HIDDEN:
                 self._attach(engine_hash, ours, parent, lora=blocks.lora)
-            self._refresh(engine_hash, log)
+            self._after_gain(engine_hash, log)
             parent = engine_hash
         return True
 
@@ -334,9 +334,15 @@ class Residency:
         self._rank_of[engine_hash] = HIDDEN
         self._set_copies(self._base, engine_hash, base_copies)
 
-    def _after_loss(self, engine_hash: int, log: OpLog) -> None:
-        if self._fastest(engine_hash) < HIDDEN:
+    def _after_gain(self, engine_hash: int, log: OpLog) -> None:
+        if self._fastest(engine_hash) < self._rank(engine_hash):  # else it was shown as fast already
             self._refresh(engine_hash, log)
+
+    def _after_loss(self, engine_hash: int, log: OpLog) -> None:
+        fastest = self._fastest(engine_hash)
+        if fastest < HIDDEN:
+            if fastest > self._rank(engine_hash):  # else the block is shown as slow for its ancestors' sake
+                self._refresh(engine_hash, log)
         elif engine_hash in self._run_of:
             self._detach(engine_hash, log)
 
@@ -381,30 +387,28 @@ class Residency:
         after = run.place(engine_hash) + 1
         return [*run.hashes[after : after + 1], *self._heads.get(engine_hash, ())]
 
-    def _parent_of(self, engine_hash: int) -> int | None:
-        run = self._run_of[engine_hash]
-        place = run.place(engine_hash)
-        return run.hashes[place - 1] if place else run.parent
-
     def _refresh(self, engine_hash: int, log: OpLog) -> None:
         """Bring one block's tier up to date, and its descendants' while theirs change."""
-        stack = [engine_hash]
+        found = self._run_of.get(engine_hash)
+        stack = [] if found is None else [(found, found.place(engine_hash))]
         while stack:
-            block = stack.pop()
-            if block not in self._run_of:
-                continue
-            old, new = self._rank(block), max(self._rank(self._parent_of(block)), self._fastest(block))
+            run, place = stack.pop()
+            block, ours = run.hashes[place], (run.ours[place],)
+            above = run.hashes[place - 1] if place else run.parent
+            old, new = self._rank(block), max(self._rank(above), self._fastest(block))
             if new == old:
                 continue
             if old < HIDDEN:
-                log.add(Removed, old, (self._ours(block),))
+                log.add(Removed, old, ours)
             if new < HIDDEN:
-                log.add(Stored, new, (self._ours(block),))
+                log.add(Stored, new, ours)
             if new:
                 self._rank_of[block] = new
             else:
                 del self._rank_of[block]
-            stack.extend(self._children_of(block))
+            if place + 1 < len(run.hashes):
+                stack.append((run, place + 1))
+            stack.extend((self._run_of[head], 0) for head in self._heads.get(block, ()))
 
 
 def _chain(blocks: StoredBlocks, root: int) -> list[int]:

@@ -41,7 +41,7 @@ MUTANTS: Final = (
     Mutant(
         "tier rule",
         "workers/residency.py",
-        "max(self._rank(self._parent_of(block)), self._fastest(block))",
+        "max(self._rank(above), self._fastest(block))",
         "self._fastest(block)",
         RELAY,
         ("test_a_block_under_a_slower_parent_counts_as_slow",),

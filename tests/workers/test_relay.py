@@ -84,6 +84,26 @@ def test_the_gpus_clear_leaves_what_the_host_holds() -> None:
     assert relay.apply(2, payload(removed([11], medium="CPU"), CLEARED)).ops == (Cleared(),)
 
 
+def test_moving_a_long_prompt_to_another_tier_searches_its_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a reset of an engine whose host holds copies would take time quadratic in the longest prompt."""
+    searched = []
+    place = residency.Run.place
+
+    def counted(run: residency.Run, engine_hash: int) -> int:
+        searched.append(engine_hash)
+        return place(run, engine_hash)
+
+    hashes, tokens = list(range(1, 501)), list(range(1_000))
+    relay = relay_of(stored(hashes, tokens))
+    monkeypatch.setattr(residency.Run, "place", counted)
+    relay.apply(1, payload(stored(hashes, tokens, medium="CPU")))
+    assert searched == []
+    relay.apply(2, payload(CLEARED))
+    assert len(searched) == 1
+    assert relay.snapshot() == (Stored("cpu", chain(tokens)),)
+    relay.check_integrity()
+
+
 def test_tenants_with_salts_have_chains_of_their_own() -> None:
     """A salted block indexed as unsalted would draw other tenants' requests to it."""
     relay = relay_of(stored([1, 2], [1, 2, 3, 4], extra_keys=[["tenant-a"], None]))
