@@ -258,6 +258,10 @@ class Router:
         """Whether the replica may get credit for anything."""
         return bool(self.shown())
 
+    def _hashes(self, tokens: list[int], block_size: int, salt: str) -> list[int]:
+        seed = seed_of(self._model, salt=salt)
+        return block_hashes(array("I", tokens).tobytes(), block_size=block_size, seed=seed)
+
     async def _watch_pauses(self) -> None:
         last = time.monotonic()
         while True:
@@ -277,10 +281,13 @@ class Router:
         self.fleet.check_integrity()
 
     async def generate(self, worker: Worker, tokens: list[int], *, salt: str = "", **fields: Any) -> Prediction:
-        """Choose with all news in, generate, and tell the fleet what the engine counted."""
+        """Choose with all news in, generate, tell the fleet what the engine counted, and wait for the news of it.
+
+        The engine's events may come later than its answer, but tell of every block of it; a generation that was left
+        is waited for by nobody."""
         await self.agrees_with(worker)
         size = worker.info.block_size
-        hashes = block_hashes(array("I", tokens).tobytes(), block_size=size, seed=seed_of(self._model, salt=salt))
+        hashes = self._hashes(tokens, size, salt)
         decision = self.fleet.choose(PromptBlocks(len(tokens), {size: hashes}), time.monotonic())
         held = set().union(*self.shown().values())
         depth = sum(1 for _ in itertools.takewhile(held.__contains__, hashes))
@@ -288,6 +295,10 @@ class Router:
         assert answer.fault is None, answer.fault
         self.fleet.first_token(decision.reservation, answer.cached_tokens, time.monotonic())
         self.fleet.finish(decision.reservation, time.monotonic())
+        computed = [*tokens, *answer.tokens][:-1]
+        if not fields.get("leave_after"):
+            await seconds_until(lambda: set(self._hashes(computed, size, salt)) <= set().union(*self.shown().values()))
+        await self.agrees_with(worker)
         shown = min(depth * size, cacheable_tokens(len(tokens), size))
         return Prediction(decision.predicted_cached_tokens, answer.cached_tokens, shown, answer.tokens)
 
@@ -324,7 +335,7 @@ class Stage:
         if self._worker is None:
             self._worker = await self._start_worker()
             self.router.follow(self._worker.info)
-        await self.router.agrees_with(self._worker)
+            await self.router.agrees_with(self._worker)
         return self._worker
 
     async def kill_worker(self) -> None:

@@ -54,9 +54,7 @@ def play(stage: Stage, tokens: list[int], *, salt: str = "", **fields: int) -> P
     """Generate; the prediction must be the engine's count within one block."""
 
     async def run() -> Prediction:
-        found = await stage.router.generate(await stage.worker(), tokens, salt=salt, **fields)
-        await stage.router.agrees_with(await stage.worker())
-        return found
+        return await stage.router.generate(await stage.worker(), tokens, salt=salt, **fields)
 
     found = stage.run(run())
     assert abs(found.predicted - found.counted) <= BLOCK, found
@@ -122,9 +120,9 @@ def test_many_at_once_and_some_that_leave(stage: Stage) -> None:
             for number in range(12)
         ]
         assert {answer.fault for answer in await asyncio.gather(*everyone)} == {None}
-        await stage.router.agrees_with(worker)
 
     stage.run(run())
+    play(stage, prompts(13, 40)[0])  # its news comes after all of theirs
     assert play(stage, prompts(9, 250)[0]).counted > 0
 
 
@@ -175,8 +173,8 @@ def test_a_router_that_sleeps_under_load(stage: Stage) -> None:
         after = await worker.pace(10.0)
         await worker.ask("idle")
         relay_lags_s = (await worker.ask("lags")).relay_lags_s
+        await stage.router.generate(worker, prompts(14, 40)[0])  # its news comes after all that was before
         await follower.agrees_with(worker)
-        await stage.router.agrees_with(worker)
         await follower.end()
         record(
             "SIGSTOP of the router for 20 s, real vLLM",
@@ -189,7 +187,7 @@ def test_a_router_that_sleeps_under_load(stage: Stage) -> None:
         )
         record_times("under load, from the engine's step to the frame", relay_lags_s)
         record_times("under load, from the frame to the index", stage.router.fleet.lags_s)
-        assert during.per_cpu_s > min(before, after).per_cpu_s / 2
+        assert during.per_s > min(before.per_s, after.per_s) / 10, "the engine waits for a router"
         assert sorted(stage.router.fleet.lags_s)[len(stage.router.fleet.lags_s) // 2] < 1.0
 
     stage.run(run())

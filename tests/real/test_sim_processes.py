@@ -179,8 +179,8 @@ def test_a_successor_that_is_announced_ends_the_old_one_at_once() -> None:
 
 
 def test_a_router_that_sleeps_costs_the_engine_nothing() -> None:
-    """At a pace that overruns the publisher's high-water mark, which no real engine reaches: frames are dropped, the
-    engine goes on, and the index is exact afterwards."""
+    """At the full pace of a simulated engine, many hundreds of frames a second: the engine goes on, and the index is
+    exact afterwards. That frames beyond the high-water mark are dropped, and made good, is shown in tests/workers."""
 
     async def run() -> None:
         worker = await sim_worker(speed=1e12)
@@ -208,6 +208,6 @@ def test_a_router_that_sleeps_costs_the_engine_nothing() -> None:
                 "snapshots": sum(count for name, count in counters.items() if name.endswith("_synced")),
             },
         )
-        assert during.per_cpu_s > before.per_cpu_s / 2
+        assert during.per_s > before.per_s / 10, "the engine waits for a router"
 
     asyncio.run(run())
