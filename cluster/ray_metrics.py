@@ -26,18 +26,25 @@ class RayMetrics:
         self._totals: dict[tuple[str, tuple[str, ...]], float] = {}
 
     def send(self, samples: Iterable[Sample]) -> None:
-        """Record every sample."""
+        """Record gauges as they are, and totals of counters as what they grew by."""
         for sample in samples:
-            tags = dict(zip(sample.metric.labels, sample.labels, strict=True))
             if sample.metric.kind == "gauge":
-                self._instruments[sample.metric].set(sample.value, tags=tags)
+                self._instruments[sample.metric].set(sample.value, tags=_tags(sample))
             else:
-                self._count(sample, tags)
+                self.add([sample._replace(value=self._growth(sample))])
 
-    def _count(self, sample: Sample, tags: dict[str, str]) -> None:
+    def add(self, increments: Iterable[Sample]) -> None:
+        """Add to counters."""
+        for sample in increments:
+            if sample.value > 0:
+                self._instruments[sample.metric].inc(sample.value, tags=_tags(sample))
+
+    def _growth(self, sample: Sample) -> float:
         key = (sample.metric.name, sample.labels)
         before = self._totals.get(key, 0.0)
         self._totals[key] = sample.value
-        new = sample.value - before if sample.value >= before else sample.value
-        if new > 0:
-            self._instruments[sample.metric].inc(new, tags=tags)
+        return sample.value - before if sample.value >= before else sample.value
+
+
+def _tags(sample: Sample) -> dict[str, str]:
+    return dict(zip(sample.metric.labels, sample.labels, strict=True))

@@ -13,6 +13,7 @@ from cluster.ingress import build_app
 from cluster.models.served import ServedModel, load_model
 from cluster.prompt.canonical import Rules
 from cluster.ray_metrics import RayMetrics
+from cluster.request_log import recorder
 from cluster.serve_backend import ServeBackend
 from cluster.serve_plane import ModelPlane
 from cluster.tenants import Tenants
@@ -41,11 +42,17 @@ class Ingress:
         for model in parsed.models:
             planes |= dict.fromkeys(model.served_names(), plane_of(model, workers[model.name]))
         self._backend = ServeBackend(planes, expected_replicas=sum(model.replicas for model in parsed.models))
-        await self._backend.start_planes(RayMetrics())
+        self._metrics = RayMetrics()
+        await self._backend.start_planes(self._metrics)
         self._tenants = Tenants.sharing_default(parsed.api_keys)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return build_app(models=self._models, backend=self._backend, tenants=self._tenants)
+        return build_app(
+            models=self._models,
+            backend=self._backend,
+            tenants=self._tenants,
+            on_outcome=recorder(self._metrics, self._models),
+        )
 
 
 def plane_of(model: ModelConfig, handle: DeploymentHandle) -> ModelPlane:

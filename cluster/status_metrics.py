@@ -1,6 +1,7 @@
-"""What operators' monitoring sees of the replicas: the same as `kvist status`, as named numbers.
+"""What operators' monitoring sees: replicas as `kvist status` shows them, and how requests ended, as named numbers.
 
-One table, `CATALOGUE`, says what exists; `samples` makes the numbers from statuses. Sending them is the shell's part.
+One table, `CATALOGUE`, says what exists. `samples` makes the replicas' numbers from statuses, `increments` a request's
+from its report. Sending them is the shell's part.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
+    from cluster.api.outcomes import Report
     from router.replicas import ReplicaStatus
 
 Kind = Literal["gauge", "counter"]
@@ -48,6 +50,10 @@ ACTUAL: Final = Metric("kvist_cached_tokens_actual", "gauge", "Counted by the en
 BACKLOG: Final = Metric("kvist_backlog_tokens", "gauge", "Prompt tokens before a new request", REPLICA)
 RUNNING: Final = Metric("kvist_running_requests", "gauge", "Requests that the engine decodes", REPLICA)
 WAITING: Final = Metric("kvist_waiting_requests", "gauge", "Requests before their first token", REPLICA)
+REQUESTS: Final = Metric("kvist_requests", "counter", "Requests by how they ended", ("model", "api", "outcome"))
+RULES: Final = Metric("kvist_canonical_changes", "counter", "What canonical rules changed", ("model", "rule"))
+PROMPT: Final = Metric("kvist_prompt_tokens", "counter", "Prompt tokens of all requests", ("model",))
+CACHED: Final = Metric("kvist_cached_tokens", "counter", "Those that engines found in cache", ("model",))
 
 CATALOGUE: Final = (
     ROUTABLE,
@@ -63,6 +69,10 @@ CATALOGUE: Final = (
     BACKLOG,
     RUNNING,
     WAITING,
+    REQUESTS,
+    RULES,
+    PROMPT,
+    CACHED,
 )
 
 
@@ -85,3 +95,13 @@ def samples(statuses: Iterable[ReplicaStatus]) -> Iterator[Sample]:
         yield Sample(BACKLOG, labels, status.backlog_tokens)
         yield Sample(RUNNING, labels, status.running)
         yield Sample(WAITING, labels, status.waiting)
+
+
+def increments(report: Report, *, known_models: Collection[str]) -> Iterator[Sample]:
+    """What one ended request adds to counters. A name that no model has is not a label: clients choose it."""
+    model = report.model if report.model in known_models else "unknown"
+    yield Sample(REQUESTS, (model, report.api, report.outcome), 1)
+    for change in report.changes:
+        yield Sample(RULES, (model, change.rule), 1)
+    yield Sample(PROMPT, (model,), report.prompt_tokens)
+    yield Sample(CACHED, (model,), report.cached_tokens)

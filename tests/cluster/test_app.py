@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from ray.serve._private.build_app import build_app as flatten
+from ray.serve.schema import ServeDeploySchema
 
-from cluster.app import build
+from cluster.app import APPLICATION, build
 from router.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CONFIG: dict[str, Any] = {
     "models": [
@@ -62,3 +61,13 @@ def test_a_bad_config_does_not_become_a_graph() -> None:
     """The error is the config's own."""
     with pytest.raises(InvalidRequest, match="unknown key"):
         build({"modles": []})
+
+
+def test_the_serve_config_file_fits_serves_schema_and_builds_a_graph() -> None:
+    """`serve deploy deploy/serve.yaml`."""
+    path = Path(__file__).parents[2] / "deploy" / "serve.yaml"
+    config = ServeDeploySchema.model_validate(yaml.safe_load(path.read_text()))
+    (application,) = config.applications
+    assert application.import_path == f"{build.__module__}:{build.__name__}"
+    assert application.name == APPLICATION
+    assert set(deployments(application.args)) == {"Ingress", "Worker-smollm2"}

@@ -12,8 +12,12 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from cluster.api.outcomes import Report
 from cluster.cli import app
-from cluster.status_metrics import CATALOGUE, samples
+from cluster.prompt.conversation import Change
+from cluster.ray_metrics import RayMetrics
+from cluster.request_log import line_of
+from cluster.status_metrics import BAD, CATALOGUE, Sample, increments, samples
 from router.errors import NoReplica
 from router.fleet import Fleet
 from router.replicas import ReplicaInfo
@@ -42,13 +46,42 @@ def statuses() -> list[ReplicaStatus]:
     return fleet.status(1.0)
 
 
+def report(**changes: Any) -> Report:
+    """Of a request whose system text held an attribution line."""
+    removed = Change("attribution_line", "system[0]", "x-anthropic-billing-header: cc_version=1;", "")
+    fields = {"request_id": "req_1", "api": "messages", "outcome": "completed", "model": "m", "changes": (removed,)}
+    return Report(**fields | changes)
+
+
 def test_every_metric_of_the_catalogue_has_a_sample_with_its_labels() -> None:
     """Names are unique; a sample has as many labels as its metric."""
-    found = list(samples(statuses()))
-    assert {sample.metric for sample in found} == set(CATALOGUE)
+    of_replicas, of_requests = list(samples(statuses())), list(increments(report(), known_models={"m"}))
+    assert {sample.metric for sample in of_replicas + of_requests} == set(CATALOGUE)
     assert len({metric.name for metric in CATALOGUE}) == len(CATALOGUE)
-    assert all(len(sample.labels) == len(sample.metric.labels) for sample in found)
-    assert all(sample.labels[:2] == ("m", "r1") for sample in found)
+    assert all(len(sample.labels) == len(sample.metric.labels) for sample in of_replicas + of_requests)
+    assert all(sample.labels[:2] == ("m", "r1") for sample in of_replicas)
+
+
+def test_a_model_name_that_only_a_client_knows_is_not_a_label() -> None:
+    """Else anybody could make as many time series as they like."""
+    found = list(increments(report(model="made up", outcome="client_error"), known_models={"m"}))
+    assert found[0].labels == ("unknown", "messages", "client_error")
+
+
+def test_a_requests_log_line_keeps_the_attribution_and_no_prompt_text() -> None:
+    """What other rules took away is named, not repeated."""
+    other = Change("volatile_line", "system[0]", "the user's secret", "")
+    line = json.loads(line_of(report(changes=(*report().changes, other))))
+    assert line["attribution"] == ["x-anthropic-billing-header: cc_version=1;"]
+    assert line["rules"] == ["attribution_line", "volatile_line"]
+    assert "secret" not in json.dumps(line)
+
+
+def test_counters_grow_by_what_is_new_and_count_on_when_a_replica_starts_anew() -> None:
+    """Totals come in, increments go out."""
+    metrics = RayMetrics()
+    total = Sample(BAD, ("m", "r"), 5.0)
+    assert [metrics._growth(total._replace(value=value)) for value in (5.0, 7.0, 7.0, 2.0)] == [5.0, 2.0, 0.0, 2.0]
 
 
 @contextmanager
