@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from cluster.api.dialect import AnswerId
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from cluster.tenants import Tenant
 
 
-class CountTokens:
-    """ASGI endpoint: how long the prompt would be, exactly."""
+class Endpoint(ABC):
+    """ASGI endpoint of one protocol: every request becomes an `Exchange`."""
 
     def __init__(self, services: Services, dialect: Dialect) -> None:
         self._services = services
@@ -33,22 +34,22 @@ class CountTokens:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
         await Exchange(self._services, self._dialect, scope, send).run(receive, self._respond)
+
+    @abstractmethod
+    async def _respond(self, exchange: Exchange, tenant: Tenant, body: bytes) -> None:
+        """Send the whole answer to `body`. What it raises is answered by the exchange."""
+
+
+class CountTokens(Endpoint):
+    """How long the prompt would be, exactly."""
 
     async def _respond(self, exchange: Exchange, tenant: Tenant, body: bytes) -> None:
         prepared = await exchange.prepare(tenant, body)
         await exchange.send_json({"input_tokens": prepared.prompt_tokens})
 
 
-class Generate:
-    """ASGI endpoint: an answer, whole or as events."""
-
-    def __init__(self, services: Services, dialect: Dialect) -> None:
-        self._services = services
-        self._dialect = dialect
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
-        await Exchange(self._services, self._dialect, scope, send).run(receive, self._respond)
+class Generate(Endpoint):
+    """An answer, whole or as events."""
 
     async def _respond(self, exchange: Exchange, tenant: Tenant, body: bytes) -> None:
         prepared = await exchange.prepare(tenant, body)
