@@ -46,7 +46,7 @@ class Trial:
         """All named tests pass while nothing is broken; else their failure would prove nothing."""
         done = self._tested(sorted({test for mutant in MUTANTS for test in ids_of(mutant)}))
         if done.returncode:
-            raise SystemExit(f"tests fail without any mutant:\n{done.stdout[-2_000:]}")
+            raise SystemExit(f"tests fail without any mutant:\n{(done.stdout + done.stderr)[-2_000:]}")
 
     def tried(self, mutant: Mutant) -> Outcome:
         """Break one guard, run its tests, mend it again."""
