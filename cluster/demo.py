@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.config import parse_config
 from cluster.launch import LocalCluster
-from cluster.preflight import check, free_port
+from cluster.ports import free_port
+from cluster.preflight import check
 from cluster.probe import url_of, wait_until_warm
 from load_tests import demo, demo_report
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cluster.config import ClusterConfig, parse_config
 from cluster.faults import report_fault
-from cluster.preflight import free_port
+from cluster.ports import free_block, free_port
 from cluster.ray_env import apply_local_environment, apply_node_environment
 from router.errors import KvistError
 
@@ -25,7 +25,7 @@ LOGICAL_CPUS = 16
 def start_ray(scratch: Path) -> None:
     """A local cluster on loopback, with a token of its own. CPUs are logical: replicas take fractions of them."""
     apply_node_environment()
-    apply_local_environment(scratch, metrics_port=free_port(), stats_port=free_port())
+    apply_local_environment(scratch, replica_ports=free_block(), metrics_port=free_port(), stats_port=free_port())
     import ray  # noqa: PLC0415 - reads the environment set above when it is imported
 
     ray.init(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import socket
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 ENGINE_BYTES: Final = {"vllm": 5 * 2**29, "sim": 300 * 2**20}
 """Resident memory of one replica of a demo model, measured; a real model's weights come on top."""
 BASE_BYTES: Final = 1 * 2**30
-UNASSIGNED_PORTS: Final = range(20_000, 29_000)
 DEMO_MODELS: Final = frozenset({"tiny", "smollm2"})
 
 
@@ -72,16 +70,3 @@ def check_memory(config: ClusterConfig) -> None:
             f"{sum(m.replicas for m in config.models)} replicas need about {needed / 2**30:.1f} GiB of memory, "
             f"{free / 2**30:.1f} GiB are free: pass --replicas with a smaller number, or --model tiny --engine sim"
         )
-
-
-def free_port() -> int:
-    """A port on loopback that nobody uses now, below the range from which systems give out ports by themselves: what
-    starts in the meantime does not take it."""
-    for port in random.SystemRandom().sample(UNASSIGNED_PORTS, len(UNASSIGNED_PORTS)):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise InvalidRequest(f"no port of {UNASSIGNED_PORTS} is free on loopback")

@@ -43,10 +43,12 @@ def apply_node_environment() -> None:
         os.environ.setdefault(name, value)
 
 
-def apply_local_environment(scratch: Path, *, metrics_port: int, stats_port: int) -> None:
+def apply_local_environment(scratch: Path, *, replica_ports: range, metrics_port: int, stats_port: int) -> None:
     """What a cluster of one machine needs besides: a token of its own, its own HAProxy files and ports, loopback only.
 
-    Writes the HAProxy wrapper into `scratch`, whose path must be short (Unix sockets go below it).
+    Serve's replicas listen with SO_REUSEPORT from a fixed port on: two clusters with the same range would answer each
+    other's requests, so each needs its own. Writes the HAProxy wrapper into `scratch`, whose path must be short (Unix
+    sockets go below it).
     """
     folder = scratch / "haproxy"
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,6 +65,9 @@ def apply_local_environment(scratch: Path, *, metrics_port: int, stats_port: int
             "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "admin.sock"),
             "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
             "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "server-state"),
+            "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "metrics.sock"),
+            "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(replica_ports.start),
+            "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(replica_ports.stop),
             "RAY_SERVE_HAPROXY_METRICS_PORT": str(metrics_port),
             "RAY_SERVE_HAPROXY_STATS_PORT": str(stats_port),
         }

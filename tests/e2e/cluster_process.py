@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from cluster.preflight import free_port
+from cluster.ports import free_port
 from tests.e2e.processes import MARK, wait_until_gone
 
 if TYPE_CHECKING:

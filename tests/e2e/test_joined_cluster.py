@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from cluster.config import ClusterConfig, parse_config
-from cluster.preflight import free_port
+from cluster.ports import free_port
 from cluster.probe import get_json
 from tests.e2e.cluster_process import REPOSITORY
 

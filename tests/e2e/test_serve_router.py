@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from cluster.preflight import free_port
+from cluster.ports import free_port
 from tests.e2e.serve_apps import CHUNK_GAP_S, CHUNKS, REPLICAS, SLOTS
 
 if TYPE_CHECKING:
