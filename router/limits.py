@@ -65,8 +65,11 @@ MAX_STOP_SEQUENCE_CHARS: Final = 64
 MAX_BLOCKS_PER_MESSAGE: Final = 10_000
 MAX_IGNORED_FIELDS: Final = 16
 MAX_HINT_CHARS: Final = 256
+MAX_LOGGED_LINES: Final = 8  # attribution lines kept in a request's log line
 PING_INTERVAL_S: Final = 10.0
 
 # Prompts (cluster/prompt, cluster/models).
+MAX_CHANGES: Final = 1_024  # reported of one request, of all canonical rules
+MAX_CHANGE_CHARS: Final = 1_024  # of the text that one change reports
 SEGMENT_CACHE_BYTES: Final = 64 * 2**20
 INLINE_PROMPT_CHARS: Final = 16_384

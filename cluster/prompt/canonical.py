@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from cluster.prompt.conversation import Change, Conversation, Message, Text
 from cluster.prompt.preamble import ATTRIBUTION_LINE, LinePattern, compile_lines
+from router.limits import MAX_CHANGE_CHARS, MAX_CHANGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,12 +52,15 @@ class Canonicaliser:
             self._rules.append(leading_system)
 
     def apply(self, conversation: Conversation) -> tuple[Conversation, tuple[Change, ...]]:
-        """The canonical conversation and what was changed, in order. Pure; O(system text + messages)."""
+        """The canonical conversation and what was changed: a change per rule and block, in order, up to `MAX_CHANGES`.
+
+        Pure; O(system text + messages).
+        """
         changes: list[Change] = []
         for rule in self._rules:
             conversation, made = rule(conversation)
             changes += made
-        return conversation, tuple(changes)
+        return conversation, tuple(changes[:MAX_CHANGES])
 
 
 def equivalent_forms(conversation: Conversation) -> tuple[Conversation, tuple[Change, ...]]:
@@ -80,7 +84,7 @@ def equivalent_forms(conversation: Conversation) -> tuple[Conversation, tuple[Ch
 def leading_system(conversation: Conversation) -> tuple[Conversation, tuple[Change, ...]]:
     """Move system messages that precede the first assistant turn behind the system text, in their order."""
     head = _head_length(conversation)
-    moved = [i for i in range(head) if conversation.messages[i].role == "system"]
+    moved = dict.fromkeys(i for i in range(head) if conversation.messages[i].role == "system")
     if not moved:
         return conversation, ()
     blocks = tuple(block for i in moved for block in conversation.messages[i].blocks)
@@ -109,11 +113,13 @@ def _line_rule(name: str, patterns: Sequence[LinePattern]) -> Rule:
 
     def _strip_block(block: Text, path: str, changes: list[Change]) -> Text | None:
         text = block.text
+        lines: list[str] = []
         for pattern in patterns:
             text, removed = pattern.strip(text)
-            changes.extend(Change(name, path, line, "") for line in removed)
+            lines.append(removed)
         if text is block.text:
             return block
+        changes.append(Change(name, path, "".join(lines)[:MAX_CHANGE_CHARS], ""))
         return Text(text) if text.strip() else None  # blank lines around the removed one are no instructions
 
     return rule
@@ -136,5 +142,5 @@ def _dropped(path: str) -> Change:
 
 
 def _moved(index: int, message: Message) -> Change:
-    text = "".join(block.text for block in message.blocks)
+    text = "".join(block.text[:MAX_CHANGE_CHARS] for block in message.blocks)[:MAX_CHANGE_CHARS]
     return Change("leading_system", f"messages[{index}]", text, text)

@@ -60,7 +60,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One thing a canonical rule did: where (`system[0]`), and the text before and after."""
+    """One thing a canonical rule did: where (`system[0]`), and the beginning of the text before and after."""
 
     rule: str
     path: str

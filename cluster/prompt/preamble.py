@@ -16,18 +16,18 @@ from router.errors import ModelUnusable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ATTRIBUTION_LINE = r"(?im)^[ \t]*x-anthropic-billing-header:[^\n]*(?:\r?\n)?"
+ATTRIBUTION_LINE = r"(?im)(?:^[ \t]*x-anthropic-billing-header:[^\n]*(?:\r?\n)?)+"
 
 
 class Stripped(NamedTuple):
-    """The text without its volatile lines, and those lines."""
+    """The text without its volatile lines, and those lines in their order."""
 
     text: str
-    removed: tuple[str, ...]
+    removed: str
 
 
 class LinePattern:
-    """Removes the lines that one pattern matches. RE2: linear in the text, whatever an operator writes."""
+    """Removes the lines that one pattern matches, runs of them at once. RE2: linear, whatever an operator writes."""
 
     def __init__(self, pattern: str) -> None:
         self._regex = re2.compile(pattern)
@@ -41,14 +41,24 @@ class LinePattern:
         try:
             if re2.compile(pattern).match(""):
                 raise ModelUnusable(f"volatile_lines: {pattern!r} matches every line")
-            return cls(f"(?m)^(?:{pattern})[^\\n]*(?:\\r?\\n)?")
+            return cls(f"(?m)(?:^(?:{pattern})[^\\n]*(?:\\r?\\n)?)+")
         except re2.error as error:
             raise ModelUnusable(f"volatile_lines: {pattern!r} is not an RE2 pattern") from error
 
     def strip(self, text: str) -> Stripped:
         """Linear in the text. Idempotent: whole lines go, so what is left starts its lines as before."""
-        removed = tuple(match.group(0) for match in self._regex.finditer(text))
-        return Stripped(self._regex.sub("", text) if removed else text, removed)
+        data = text.encode()  # offsets of bytes are what RE2 counts in: those of characters cost as much again
+        kept: list[bytes] = []
+        removed: list[bytes] = []
+        at = 0
+        for match in self._regex.finditer(data):
+            start, end = match.span()
+            kept.append(data[at:start])
+            removed.append(data[start:end])
+            at = end
+        if not removed:
+            return Stripped(text, "")
+        return Stripped(b"".join([*kept, data[at:]]).decode(), b"".join(removed).decode())
 
 
 def compile_lines(patterns: Sequence[str]) -> tuple[LinePattern, ...]:

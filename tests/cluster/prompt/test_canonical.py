@@ -12,6 +12,7 @@ from cluster.prompt.canonical import Canonicaliser, Rules
 from cluster.prompt.conversation import Change, Conversation, Message, Role, Text
 from cluster.prompt.template import join_lines, turns_of
 from router.errors import ModelUnusable
+from router.limits import MAX_CHANGE_CHARS, MAX_CHANGES, MAX_MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,6 +96,38 @@ def test_the_removed_line_is_kept_for_logs() -> None:
         Change("attribution_line", "system[1]", f"{LINE}\n", ""),
         Change("volatile_line", "system[1]", "Session id: 7\n", ""),
     )
+
+
+def test_a_flood_of_volatile_lines_is_one_bounded_change_per_block() -> None:
+    flood = "".join(f"{LINE}\nSession id: {i}\nBe {i}.\n" for i in range(5_000))
+    canonical, changes = ALL.apply(conversation([flood, LINE]))
+    assert canonical.system == (Text("".join(f"Be {i}.\n" for i in range(5_000))),)
+    assert [(change.rule, change.path) for change in changes] == [
+        ("attribution_line", "system[0]"),
+        ("attribution_line", "system[1]"),
+        ("volatile_line", "system[0]"),
+    ]
+    assert [len(change.before) for change in changes] == [MAX_CHANGE_CHARS, len(LINE), MAX_CHANGE_CHARS]
+
+
+def test_a_flood_of_changes_is_reported_in_part() -> None:
+    canonical, changes = ALL.apply(conversation(["Hi"], [("user", [])] * (MAX_CHANGES + 1)))
+    assert canonical == conversation(["Hi"])
+    assert len(changes) == MAX_CHANGES
+
+
+def test_a_moved_system_message_is_reported_by_its_beginning() -> None:
+    text = "x" * (MAX_CHANGE_CHARS + 1)
+    _, (change,) = ALL.apply(conversation([], [("user", ["Hi"]), ("system", [text])]))
+    assert change.before == change.after == text[:MAX_CHANGE_CHARS]
+
+
+@pytest.mark.timeout(30)
+def test_a_flood_of_system_messages_moves_whole_and_in_order() -> None:
+    """So many that a pass over the moved ones per message would take minutes."""
+    flood: list[tuple[Role, list[str]]] = [("system", [str(i)]) for i in range(MAX_MESSAGES)]
+    canonical, _ = ALL.apply(conversation([], [*flood, ("user", ["Hi"])]))
+    assert canonical == conversation([str(i) for i in range(MAX_MESSAGES)], [("user", ["Hi"])])
 
 
 def test_system_messages_before_the_first_answer_join_the_system_text_without_their_line() -> None:
