@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -14,13 +13,11 @@ from cluster.cli_bench import bench_app
 from cluster.cli_events import events
 from cluster.cli_status import status
 from cluster.config import ClusterConfig, load_config, parse_config
+from cluster.environment import keys_from_environment, strip_from_environment
 from cluster.faults import report_fault
 from router.errors import KvistError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-
-TRUE_WORDS: Final = frozenset({"1", "true", "yes", "on"})
-FALSE_WORDS: Final = frozenset({"0", "false", "no", "off"})
 
 
 class EngineChoice(StrEnum):
@@ -58,8 +55,8 @@ def serve(
         engine=engine.value if engine else None,
         port=port,
         host=host,
-        api_keys=tuple(api_key or _keys_from_environment()),
-        strip=strip_anthropic_preamble if strip_anthropic_preamble is not None else _strip_from_environment(),
+        api_keys=tuple(api_key or keys_from_environment()),
+        strip=strip_anthropic_preamble if strip_anthropic_preamble is not None else strip_from_environment(),
     )
     chosen = overrides.apply(load_config(config) if config else None)
     if ray_address:
@@ -121,23 +118,12 @@ class ServeOverrides:
         if given["model"] is not None:
             model["source"] = given["model"]
             is_path = given["model"].startswith(("/", ".", "~"))
-            model["name"] = Path(given["model"]).name if is_path else given["model"]
+            model["name"] = Path(given["model"]).expanduser().resolve().name if is_path else given["model"]
         for name in ("replicas", "engine"):
             if given[name] is not None:
                 model[name] = given[name]
         if given["strip"] is not None:
             model.setdefault("rules", {})["strip_anthropic_preamble"] = given["strip"]
-
-
-def _keys_from_environment() -> list[str]:
-    return [key for key in os.environ.get("KVIST_API_KEYS", "").replace(",", " ").split() if key]
-
-
-def _strip_from_environment() -> bool | None:
-    word = os.environ.get("KVIST_STRIP_ANTHROPIC_PREAMBLE", "").strip().lower()
-    if word in TRUE_WORDS:
-        return True
-    return False if word in FALSE_WORDS else None
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import urllib.error
@@ -12,9 +13,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from cluster.environment import keys_from_environment
 from router.errors import NoReplica
 
 REQUEST_LIMIT_S: Final = 10.0
+INCARNATION_CHARS: Final = 8
 STATUS_PATH: Final = "/kvist/status"
 
 
@@ -24,7 +27,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print the JSON.")] = False,
 ) -> None:
     """Show every replica: its stream, blocks, predicted and actual cached tokens. Exit 1 when one has a problem."""
-    answer = _fetch(url, api_key or os.environ.get("KVIST_API_KEYS", "").split(",")[0])
+    answer = _fetch(url, api_key or next(iter(keys_from_environment()), ""))
     if as_json:
         typer.echo(json.dumps(answer))
     else:
@@ -45,14 +48,26 @@ def _fetch(url: str, key: str) -> dict[str, Any]:
     except urllib.error.HTTPError as fault:
         words = "it asks for a key: pass --api-key" if fault.code == 401 else f"it answered {fault.code}"
         raise NoReplica(f"{url}: {words}") from None
-    except (OSError, ValueError) as fault:
+    except (OSError, ValueError, http.client.HTTPException) as fault:
         raise NoReplica(f"{url}: no cluster answers there ({fault}); pass --url") from None
+    if not isinstance(answer, dict) or not {"warm", "detail", "replicas"} <= answer.keys():
+        raise NoReplica(f"{url}: what answers there is not Kvist; pass --url")
     return answer
 
 
 def _print(answer: dict[str, Any]) -> None:
     table = Table(title=answer["detail"], title_justify="left")
-    for name in ("replica", "model", "state", "blocks gpu/cpu/disk", "pool", "size", "behind", "silent s"):
+    for name in (
+        "replica",
+        "incarnation",
+        "model",
+        "state",
+        "blocks gpu/cpu/disk",
+        "pool",
+        "size",
+        "behind",
+        "silent s",
+    ):
         table.add_column(name)
     for name in ("losses", "resyncs", "restarts", "skipped", "cached: predicted", "actual", "running"):
         table.add_column(name, justify="right")
@@ -70,6 +85,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
     counters = row["counters"]
     return [
         row["replica"],
+        row["incarnation"][:INCARNATION_CHARS],
         row["model"],
         row["state"],
         blocks,

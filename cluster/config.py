@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from router.errors import InvalidRequest
+from cluster.prompt.preamble import compile_lines
+from router.errors import InvalidRequest, ModelUnusable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,12 +20,26 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Key = Annotated[str, Field(pattern=r"^[\x21-\x7e]+$")]  # what every HTTP client can send as it is
+
+
 class Rules(_Frozen):
-    """Switches of the canonical rules, per served name."""
+    """Switches of the canonical rules, per served name. `volatile_lines` are RE2 patterns."""
 
     strip_anthropic_preamble: bool = True
     equivalent_forms: bool = True
     volatile_lines: tuple[str, ...] = ()
+
+    @field_validator("volatile_lines")
+    @classmethod
+    def _patterns_compile(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            compile_lines(patterns)
+        except ModelUnusable as fault:
+            raise ValueError(str(fault)) from None
+        return patterns
 
 
 class ModelConfig(_Frozen):
@@ -35,7 +50,7 @@ class ModelConfig(_Frozen):
     `gpus_per_replica` None means tensor × pipeline parallel size where the cluster has GPUs, else none.
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
+    name: Name
     source: str = "smollm2"
     template: Literal["system-first", "tools-first"] = "system-first"
     replicas: Annotated[int, Field(ge=1, le=1024)] = 2
@@ -45,7 +60,16 @@ class ModelConfig(_Frozen):
     max_ongoing_requests: Annotated[int, Field(ge=1)] = 256
     routing: Literal["kvist", "round-robin"] = "kvist"
     rules: Rules = Rules()
-    variants: dict[str, Rules] = {}
+    variants: dict[Name, Rules] = {}
+
+    @field_validator("engine_args")
+    @classmethod
+    def _parallel_sizes_are_numbers(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+            size = arguments.get(name, 1)
+            if type(size) is not int or size < 1:
+                raise ValueError(f"{name} must be a whole number from 1, not {size!r}")
+        return arguments
 
     @property
     def deployment(self) -> str:
@@ -55,8 +79,9 @@ class ModelConfig(_Frozen):
     @property
     def gpus(self) -> int:
         """GPUs of one replica when the cluster has any: tensor × pipeline parallel size."""
-        tensor = int(self.engine_args.get("tensor_parallel_size", 1))
-        return tensor * int(self.engine_args.get("pipeline_parallel_size", 1))
+        tensor: int = self.engine_args.get("tensor_parallel_size", 1)
+        pipeline: int = self.engine_args.get("pipeline_parallel_size", 1)
+        return tensor * pipeline
 
     def served_names(self) -> dict[str, Rules]:
         """Every name this model answers to, with the rules of that name."""
@@ -71,7 +96,7 @@ class ClusterConfig(_Frozen):
     port: Annotated[int, Field(ge=1, le=65535)] = 8000
     ingress_replicas: Annotated[int, Field(ge=1, le=256)] = 1
     drain_s: Annotated[float, Field(gt=0)] = 600.0
-    api_keys: tuple[str, ...] = ()
+    api_keys: tuple[Key, ...] = ()
 
     @field_validator("models")
     @classmethod
@@ -113,7 +138,9 @@ def parse_config(data: dict[str, Any], *, where: str = "config") -> ClusterConfi
     try:
         return ClusterConfig.model_validate(data)
     except ValidationError as fault:
-        lines = [f"{'.'.join(map(str, error['loc'])) or 'config'}: {_plain(error['msg'])}" for error in fault.errors()]
+        found = {".".join(map(str, error["loc"])): _plain(error["msg"]) for error in fault.errors()}
+        inner = {place for place in found if not any(other.startswith(f"{place}.") for other in found)}
+        lines = [f"{place or 'config'}: {words}" for place, words in found.items() if place in inner]
         raise InvalidRequest(f"{where}: " + "; ".join(lines)) from fault
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cluster.ray_env import apply_node_environment
-from router.errors import ReplicaDied
+from router.errors import NoReplica, ReplicaDied
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from cluster.config import ClusterConfig
 
 STOP_LIMIT_S: Final = 15.0
+CONNECT_LIMIT_S: Final = 5.0
 
 
 class LocalCluster:
@@ -89,7 +91,23 @@ def take_down(address: str) -> None:
 
 
 def _join(address: str) -> None:
+    """Connect to a running cluster. Raises `NoReplica` when none is there."""
+    _check_reachable(address)
     apply_node_environment()
     import ray  # noqa: PLC0415 - reads the environment set above when it is imported
 
-    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError, ValueError) as fault:
+        raise NoReplica(f"no Ray cluster can be joined at {address}: {fault}") from None
+
+
+def _check_reachable(address: str) -> None:
+    """Ray tries for minutes; a plain connect knows at once."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():  # `auto`, or a name that Ray itself resolves
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_LIMIT_S).close()
+    except OSError as fault:
+        raise NoReplica(f"no Ray cluster answers at {address} ({fault}): pass --ray-address") from None

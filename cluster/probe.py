@@ -46,7 +46,9 @@ def wait_until_warm(
             tell(now)
             said = now
         if health.get("warm"):
-            models: list[dict[str, Any]] = get_json(config, "/v1/models")["data"]
+            models: list[dict[str, Any]] | None = get_json(config, "/v1/models").get("data")
+            if models is None:
+                raise ReplicaDied("the cluster is warm and does not list its models: does another one use its port?")
             return models
         time.sleep(POLL_S)
     raise ReplicaDied(f"not every replica was warm after {WARM_LIMIT_S:.0f} s; see the logs of Ray Serve")

@@ -23,15 +23,22 @@ class RayMetrics:
             metric: kinds[metric.kind](metric.name, description=metric.help, tag_keys=metric.labels)
             for metric in CATALOGUE
         }
+        self._gauges: set[Sample] = set()
         self._totals: dict[tuple[str, tuple[str, ...]], float] = {}
 
     def send(self, samples: Iterable[Sample]) -> None:
-        """Record gauges as they are, and totals of counters as what they grew by."""
+        """Record gauges as they are, and totals of counters as what they grew by. `samples` are all there are: a gauge
+        that was there before and is not any more falls to zero, as a replica that has left."""
+        gauges = set()
         for sample in samples:
             if sample.metric.kind == "gauge":
+                gauges.add(sample._replace(value=0.0))
                 self._instruments[sample.metric].set(sample.value, tags=_tags(sample))
             else:
                 self.add([sample._replace(value=self._growth(sample))])
+        for gone in self._gauges - gauges:
+            self._instruments[gone.metric].set(0.0, tags=_tags(gone))
+        self._gauges = gauges
 
     def add(self, increments: Iterable[Sample]) -> None:
         """Add to counters."""

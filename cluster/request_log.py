@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from cluster.status_metrics import increments
+from router.limits import MAX_HINT_CHARS, MAX_LOGGED_LINES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -30,7 +31,9 @@ def recorder(metrics: RayMetrics, known_models: Collection[str]) -> Callable[[Re
 def line_of(report: Report) -> str:
     """One JSON object. Of what canonical rules removed it keeps attribution lines, which are the client's own and never
     a user's words; of everything else the rule's name only."""
-    attribution = [change.before for change in report.changes if change.rule == "attribution_line"]
+    attribution = [change.before[:MAX_HINT_CHARS] for change in report.changes if change.rule == "attribution_line"][
+        :MAX_LOGGED_LINES
+    ]
     fields = {
         "request": report.request_id,
         "api": report.api,
@@ -50,5 +53,6 @@ def line_of(report: Report) -> str:
         "rules": sorted({change.rule for change in report.changes}),
         "attribution": attribution,
         "ignored": report.ignored,
+        "error": report.error[:MAX_HINT_CHARS],
     }
     return json.dumps(fields)

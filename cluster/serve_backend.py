@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from cluster.ray_metrics import RayMetrics
     from cluster.serve_plane import ModelPlane, ServeStream
     from router.replicas import ReplicaStatus
+
+logger = logging.getLogger("ray.serve")
 
 REPORT_INTERVAL_S: Final = 5.0
 
@@ -52,6 +55,11 @@ class ServeBackend:
         """Choose, reserve and call. Raises `NoReplica` when nothing is routable."""
         return self._planes[job.model].start_stream(job)
 
+    @property
+    def fault(self) -> str | None:
+        """Why this ingress should be replaced; None while all is well."""
+        return next((plane.fault for plane in self._distinct if plane.fault), None)
+
     def health(self) -> Health:
         """Ready with one routable replica per model, warm with all of them believed."""
         statuses = self._statuses()
@@ -69,7 +77,10 @@ class ServeBackend:
 
     async def _report(self, metrics: RayMetrics) -> None:
         while True:
-            metrics.send(samples(self._statuses()))
+            try:
+                metrics.send(samples(self._statuses()))
+            except Exception:
+                logger.exception("metrics were not reported")
             await asyncio.sleep(REPORT_INTERVAL_S)
 
 

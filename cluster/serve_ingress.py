@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +18,7 @@ from cluster.request_log import recorder
 from cluster.serve_backend import ServeBackend
 from cluster.serve_plane import ModelPlane
 from cluster.tenants import Tenants
-from router.errors import InvalidRequest
+from router.errors import InvalidRequest, ReplicaDied
 from router.fleet import Fleet
 from router.policy import policy_named
 from workers.models import resolve_model
@@ -54,6 +55,11 @@ class Ingress:
             on_outcome=recorder(self._metrics, self._models),
         )
 
+    def check_health(self) -> None:
+        """Raise when replicas' events no longer arrive; Serve then replaces this ingress."""
+        if self._backend.fault is not None:
+            raise ReplicaDied(self._backend.fault)
+
 
 def plane_of(model: ModelConfig, handle: DeploymentHandle) -> ModelPlane:
     """How this ingress reaches one model: its policy, index, events and handle."""
@@ -80,9 +86,17 @@ def load_models(config: ClusterConfig) -> dict[str, ServedModel]:
 def context_window(model: ModelConfig, folder: Path) -> int:
     """Tokens of prompt and answer together: the engine's own setting, else what the model was made for."""
     if "max_model_len" in model.engine_args:
-        return int(model.engine_args["max_model_len"])
+        return _tokens(model.engine_args["max_model_len"])
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    window = config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
+    window = config.get("max_position_embeddings") or (config.get("text_config") or {}).get("max_position_embeddings")
     if window is None:
         raise InvalidRequest(f"model {model.name}: its config names no context window; set engine_args.max_model_len")
     return int(window)
+
+
+def _tokens(length: object) -> int:
+    """A length as vLLM reads it: a number, or one with k (thousand), K (1024), m or M behind it."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmM]?)", str(length).strip())
+    if match is None:
+        raise InvalidRequest(f"engine_args.max_model_len is {length!r}: say a number of tokens, such as 131072 or 128K")
+    return int(float(match[1]) * {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 2**20}[match[2]])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from cluster.backend import Job, Routed
-from router.errors import KvistError, NoReplica, ReplicaDied
-from router.hashing import block_hashes, seed_of
+from router.errors import KvistError, NoReplica, ReplicaDied, WireError
+from router.hashing import BYTES_PER_TOKEN, block_hashes, seed_of
 from router.membership import MEMBERSHIP
 from router.replicas import PromptBlocks, ReplicaInfo
 from router.serve_router import ROUTE_KWARG, Route
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from router.membership import Metadata
     from workers.engine import TokenDelta
 
-TOKEN_BYTES = 4
+logger = logging.getLogger("ray.serve")
 
 
 class ModelPlane:
@@ -40,6 +41,8 @@ class ModelPlane:
         self._subscriber = Subscriber(fleet, clock)
         self._known: dict[str, ReplicaInfo] = {}
         self._running: asyncio.Task[None] | None = None
+        self._fault: str | None = None
+        self._closing = False
 
     def __repr__(self) -> str:
         return f"<ModelPlane {self.fleet!r}>"
@@ -47,12 +50,24 @@ class ModelPlane:
     def start(self) -> None:
         """Follow membership and events from now on. Needs a running loop."""
         self._running = asyncio.create_task(self._subscriber.run())
+        self._running.add_done_callback(self._on_ended)
         MEMBERSHIP.watch(self._deployment, self._on_members)
         if not self._streaming.is_initialized:
             self._streaming._init()  # noqa: SLF001 - else the router, hence membership, exists only after a first call
 
+    @property
+    def fault(self) -> str | None:
+        """Why events no longer arrive; None while they do."""
+        return self._fault
+
+    def _on_ended(self, task: asyncio.Task[None]) -> None:
+        if not self._closing:
+            self._fault = f"the event subscriber ended: {task.exception() if not task.cancelled() else 'cancelled'}"
+            logger.error(self._fault)
+
     async def close(self) -> None:
         """Leave no socket and no task behind."""
+        self._closing = True
         await self._subscriber.close()
         if self._running is not None:
             await self._running
@@ -61,8 +76,13 @@ class ModelPlane:
         """Choose and reserve, in one synchronous step, then call. Raises `NoReplica` when nothing is routable."""
         seed = seed_of(self.fleet.model, salt=job.tenant.salt)
         hashes = {size: block_hashes(job.tokens, block_size=size, seed=seed) for size in self.fleet.block_sizes}
-        prompt = PromptBlocks(prompt_tokens=len(job.tokens) // TOKEN_BYTES, hashes=hashes)
-        return ServeStream(plane=self, job=job, decision=self.fleet.choose(prompt, self._clock()))
+        prompt = PromptBlocks(prompt_tokens=len(job.tokens) // BYTES_PER_TOKEN, hashes=hashes)
+        decision = self.fleet.choose(prompt, self._clock())
+        try:
+            return ServeStream(plane=self, job=job, decision=decision)
+        except BaseException:
+            self.finish(decision)
+            raise
 
     def call(self, generation: Generation, route: Route) -> Any:
         """Send a generation to the replicas that `route` names; iterate the result for its deltas."""
@@ -87,7 +107,12 @@ class ModelPlane:
         for replica, metadata in replicas.items():
             if replica in self._known or not metadata:
                 continue
-            self._known[replica] = info = ReplicaInfo.from_metadata(dict(metadata))
+            try:
+                info = ReplicaInfo.from_metadata(dict(metadata))
+            except WireError:
+                logger.exception("replica %s is left out", replica)
+                continue
+            self._known[replica] = info
             self._subscriber.add(info)
 
 

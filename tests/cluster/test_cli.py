@@ -12,6 +12,7 @@ import pytest
 
 from cluster.cli import ServeOverrides
 from cluster.config import parse_config
+from cluster.environment import keys_from_environment, strip_from_environment
 from cluster.preflight import check_memory
 from router.errors import InvalidRequest
 
@@ -79,3 +80,27 @@ def test_help_lists_the_commands() -> None:
     done = kvist("--help")
     assert done.returncode == 0
     assert {"serve", "down", "demo"} <= set(done.stdout.split())
+
+
+def test_nothing_to_join_and_nothing_to_take_down_is_said_at_once() -> None:
+    """Ray alone would try for minutes."""
+    done = kvist("down", "--ray-address", "127.0.0.1:9")
+    assert done.returncode == 1
+    assert "no Ray cluster answers at 127.0.0.1:9" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_switch_in_the_environment_is_true_or_false(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A typo is not taken for the default."""
+    for word, meaning in (("off", False), ("1", True), ("", None)):
+        monkeypatch.setenv("KVIST_STRIP_ANTHROPIC_PREAMBLE", word)
+        assert strip_from_environment() is meaning
+    monkeypatch.setenv("KVIST_STRIP_ANTHROPIC_PREAMBLE", "flase")
+    with pytest.raises(InvalidRequest, match="say true or false"):
+        strip_from_environment()
+
+
+def test_keys_in_the_environment_are_parted_by_commas_or_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For `serve` and `status` alike."""
+    monkeypatch.setenv("KVIST_API_KEYS", "one, two three")
+    assert keys_from_environment() == ["one", "two", "three"]

@@ -36,6 +36,11 @@ def test_one_model_is_enough_and_defaults_are_safe() -> None:
         ({"models": [{"name": "a:b"}, {"name": "a/b"}]}, "differ only in characters"),
         ({"host": "0.0.0.0"}, "a key is required"),
         ({"port": 70_000}, "port"),
+        ({"api_keys": [""]}, "api_keys.0"),
+        ({"api_keys": ["ключ"]}, "api_keys.0"),
+        ({"models": [{"name": "a", "engine_args": {"tensor_parallel_size": "x"}}]}, "tensor_parallel_size must be"),
+        ({"models": [{"name": "a", "rules": {"volatile_lines": ["("]}}]}, "volatile_lines"),
+        ({"models": [{"name": "a", "variants": {"": {}}}]}, "variants"),
     ],
 )
 def test_a_bad_config_is_refused_with_the_place_and_the_reason(change: dict[str, Any], words: str) -> None:
@@ -80,3 +85,10 @@ def test_a_tensor_and_pipeline_parallel_engine_needs_their_product_of_gpus() -> 
     """TP 4 × PP 2 is eight GPUs in one placement group."""
     arguments = {"tensor_parallel_size": 4, "pipeline_parallel_size": 2}
     assert parse_config({"models": [{"name": "a", "engine_args": arguments}]}).models[0].gpus == 8
+
+
+def test_an_error_is_named_once_at_its_innermost_place() -> None:
+    """Not also as "models: too few items" because the model itself was bad."""
+    with pytest.raises(InvalidRequest) as fault:
+        parse_config({"models": [{"name": "a", "replicas": 0}]})
+    assert "; " not in str(fault.value)

@@ -6,6 +6,7 @@ import json
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,9 +18,10 @@ from cluster.cli import app
 from cluster.prompt.conversation import Change
 from cluster.ray_metrics import RayMetrics
 from cluster.request_log import line_of
-from cluster.status_metrics import BAD, CATALOGUE, Sample, increments, samples
+from cluster.status_metrics import BAD, CATALOGUE, ROUTABLE, Sample, increments, samples
 from router.errors import NoReplica
 from router.fleet import Fleet
+from router.limits import MAX_HINT_CHARS, MAX_LOGGED_LINES
 from router.replicas import ReplicaInfo
 
 if TYPE_CHECKING:
@@ -75,6 +77,27 @@ def test_a_requests_log_line_keeps_the_attribution_and_no_prompt_text() -> None:
     assert line["attribution"] == ["x-anthropic-billing-header: cc_version=1;"]
     assert line["rules"] == ["attribution_line", "volatile_line"]
     assert "secret" not in json.dumps(line)
+
+
+def test_a_gauge_that_is_not_there_any_more_falls_to_zero() -> None:
+    """As of a replica that has left: monitoring must not count it as routable for ever."""
+    metrics = RayMetrics()
+    sent: list[tuple[float, dict[str, str]]] = []
+    metrics._instruments[ROUTABLE] = SimpleNamespace(set=lambda value, tags: sent.append((value, tags)))
+    metrics.send([Sample(ROUTABLE, ("m", "a"), 1.0), Sample(ROUTABLE, ("m", "b"), 1.0)])
+    metrics.send([Sample(ROUTABLE, ("m", "b"), 1.0)])
+    metrics.send([Sample(ROUTABLE, ("m", "b"), 1.0)])
+    assert [value for value, tags in sent if tags["replica"] == "a"] == [1.0, 0.0]
+
+
+def test_max_logged_lines_stops_a_request_from_filling_the_log() -> None:
+    """However many attribution lines its system text held, and however long; the reason of a failure is in it."""
+    line = "x-anthropic-billing-header: " + "y" * 10_000
+    many = tuple(Change("attribution_line", "system[0]", line, "") for _ in range(MAX_LOGGED_LINES + 50))
+    logged = line_of(report(changes=many, error="z" * 10_000))
+    assert len(logged) < (MAX_LOGGED_LINES + 4) * MAX_HINT_CHARS
+    assert len(json.loads(logged)["attribution"]) == MAX_LOGGED_LINES
+    assert json.loads(logged)["error"] == "z" * MAX_HINT_CHARS
 
 
 def test_counters_grow_by_what_is_new_and_count_on_when_a_replica_starts_anew() -> None:
@@ -143,7 +166,14 @@ def test_status_of_nothing_says_where_it_looked_and_what_to_do() -> None:
     assert "pass --api-key" in str(done.exception)
 
 
-@pytest.mark.parametrize("url", ["ftp://127.0.0.1/x"])
+def test_status_of_another_server_says_that_it_is_not_kvist() -> None:
+    """It may well answer JSON."""
+    with endpoint(200, {}) as url:
+        done = CliRunner().invoke(app, ["status", "--url", url])
+    assert "what answers there is not Kvist" in str(done.exception)
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1/x", "127.0.0.1:abc"])
 def test_status_speaks_http_only(url: str) -> None:
     """Whatever else is named is taken for a host and fails as such."""
     done = CliRunner().invoke(app, ["status", "--url", url])
