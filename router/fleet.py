@@ -340,7 +340,13 @@ class Fleet:
             actual_cached_tokens=actual,
             overstated_tokens=member.overstatement.tokens,
             counters=dict(feed.counters),
-            problems=problems_of(feed, member.bad_messages, predicted=predicted, actual=actual),
+            problems=problems_of(
+                feed,
+                bad_messages=member.bad_messages,
+                skipped_events=load.gauge.skipped_events,
+                predicted=predicted,
+                actual=actual,
+            ),
         )
 
 

@@ -140,11 +140,13 @@ _STATE_PROBLEMS: Final = {
 }
 
 
-def problems_of(feed: Feed, bad_messages: int, *, predicted: int, actual: int) -> tuple[str, ...]:
+def problems_of(feed: Feed, *, bad_messages: int, skipped_events: int, predicted: int, actual: int) -> tuple[str, ...]:
     """What is wrong with a replica, in words; nothing when all is well."""
     found = [_STATE_PROBLEMS[feed.state]] if feed.state in _STATE_PROBLEMS else []
     if bad_messages:
         found.append(f"{bad_messages} of its messages were malformed")
+    if skipped_events:
+        found.append(f"{skipped_events} of its engine's events could not be used")
     if feed.counters["index_overflows"] or feed.counters["snapshot_overflows"]:
         found.append("it claims more blocks than its pool can hold")
     if abs(predicted - actual) > max(NOTEWORTHY_TOKENS, NOTEWORTHY_SHARE * max(predicted, actual)):

@@ -21,7 +21,8 @@ class Announcer:
 
     `resident` returns the shown blocks as of the last announced operation; `load` is read for every frame. `now` is
     monotonic, `ts` the wall clock, both in seconds. Bounds: MAX_FRAME_HASHES and MAX_FRAME_OPS per frame,
-    `chunk_hashes` per chunk.
+    `chunk_hashes` per chunk. `block_size` is what the engine's events have; where that proves not to be what the
+    replica said of itself, it is set anew, and routers see the contradiction.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class Announcer:
         self.replica = replica
         self.incarnation = incarnation
         self.seq = -1  # of the last data frame
-        self._block_size = block_size
+        self.block_size = block_size
         self._resident = resident
         self._load = load
         self._chunk_hashes = chunk_hashes
@@ -58,7 +59,8 @@ class Announcer:
 
     def snapshot(self, nonce: int) -> Iterator[bytes]:
         """The chunks that answer the request with this nonce; all of one moment, however slowly they are taken."""
-        seq, chunks = self.seq, list(_chunks(self._resident(), self._chunk_hashes))
+        seq, block_size = self.seq, self.block_size
+        chunks = list(_chunks(self._resident(), self._chunk_hashes))
         for index, blocks in enumerate(chunks):
             chunk = SnapshotChunk(
                 replica=self.replica,
@@ -66,7 +68,7 @@ class Announcer:
                 seq=seq,
                 index=index,
                 count=len(chunks),
-                block_size=self._block_size,
+                block_size=block_size,
                 blocks=blocks,
             )
             yield encode_chunk(chunk, nonce=nonce)
@@ -80,7 +82,7 @@ class Announcer:
             ts=ts,
             ops=ops,
             load=self._load(),
-            block_size=self._block_size,
+            block_size=self.block_size,
         )
         return encode_frame(frame)
 

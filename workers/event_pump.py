@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from router.errors import ReplicaDied
 from router.limits import ENGINE_HEALTH_INTERVAL_S
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ray.serve")
 
-UNUSED: Final = ("rejected", "skipped", "faults", "dropped", "lost_track")
-"""The relay's counters of events, or whole batches, of which something was not applied."""
-
 
 class EventPump:
     """Owns the relay and the publisher of a started engine. Used on the engine's event loop."""
@@ -31,6 +28,7 @@ class EventPump:
         self._engine = engine
         info = engine.info
         self._relay = Relay(model=model, block_size=info.block_size)
+        self._block_size = info.block_size
         self._blocks = info.pool_blocks
         self._publisher = Publisher(
             host=host,
@@ -89,6 +87,7 @@ class EventPump:
         try:
             async for batch in self._engine.events():
                 verdict = self._relay.apply(batch.seq, batch.payload)
+                self._publisher.block_size = self._relay.mismatch or self._block_size
                 self._publisher.publish(verdict.ops)
                 if verdict.verdict == "rejected":
                     logger.warning("engine events, batch %d: %s", batch.seq, "; ".join(verdict.reasons))
@@ -124,5 +123,5 @@ class EventPump:
             backlog_tokens=load.backlog_tokens,
             free_blocks=load.free_blocks,
             total_blocks=self._blocks,
-            skipped_events=sum(self._relay.counters[name] for name in UNUSED),
+            skipped_events=self._relay.counters["unusable"],
         )

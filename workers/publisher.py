@@ -66,6 +66,15 @@ class Publisher:
     def __repr__(self) -> str:
         return f"<Publisher {self._announcer!r} {self.events}>"
 
+    @property
+    def block_size(self) -> int:
+        """Tokens per block that frames and snapshots say from now on."""
+        return self._announcer.block_size
+
+    @block_size.setter
+    def block_size(self, block_size: int) -> None:
+        self._announcer.block_size = block_size
+
     def start(self) -> None:
         """Begin to send heartbeats and to answer snapshot requests. Needs a running loop."""
         self._task = asyncio.create_task(self._run())

@@ -41,7 +41,8 @@ class Relay:
     """The events of one engine (one data-parallel rank), in; operations for routers, out. No exception leaves `apply`.
 
     `block_size` is learnt from the first event when it is not given. Counters: batches, rejected, duplicates, gaps,
-    restarts, skipped, faults, parked, dropped, unknown_removals, mismatches, lost_track.
+    restarts, skipped, faults, parked, dropped, unknown_removals, mismatches, lost_track; and `unusable`, what an
+    operator should know of: each batch that cannot be read, and each event that is broken or finds no room, once.
     """
 
     __slots__ = (
@@ -103,8 +104,10 @@ class Relay:
         try:
             batch = decode_batch(payload)
         except WireError as error:
+            self.counters["unusable"] += 1
             return self._rejected(log, str(error))
         if self._is_foreign(batch):
+            self.counters["unusable"] += 1
             return self._rejected(log, f"data-parallel rank {batch.data_parallel_rank} in the stream of {self._rank}")
         problems = [problem for event in batch.events if (problem := self._apply_event(event, log))]
         reasons = tuple(problem.reason for problem in problems[:MAX_VERDICT_REASONS])
@@ -205,6 +208,7 @@ class Relay:
                 self._resets_to_come = to_come
                 return None
             case LostTrack(reason, rank):
+                self.counters["unusable"] += 1
                 self.counters["lost_track"] += 1
                 self._clear_tier(rank, log)
                 return SkippedEvent(reason, is_fault=True)
@@ -212,6 +216,7 @@ class Relay:
                 problem = event
         if problem:
             self.counters["faults" if problem.is_fault else "skipped"] += 1
+            self.counters["unusable"] += problem.is_fault
         return problem
 
     def _store(self, blocks: StoredBlocks, log: OpLog) -> SkippedEvent | None:
@@ -249,6 +254,7 @@ class Relay:
             self._sweep()
         if self._parked_blocks + len(blocks.hashes) > MAX_PARKED_BLOCKS:
             self.counters["dropped"] += len(blocks.hashes)
+            self.counters["unusable"] += 1
             return SkippedEvent("parent unknown, too many blocks wait already", is_fault=False)
         self.counters["parked"] += len(blocks.hashes)
         self._parked.setdefault(blocks.parent, []).append(blocks)

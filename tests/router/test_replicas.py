@@ -85,12 +85,15 @@ def test_accuracy_remembers_the_last_minutes_only() -> None:
 def test_problems_are_said_in_words_and_a_healthy_replica_has_none() -> None:
     """One sentence each."""
     feed = Feed(incarnation="i", block_size=16, max_blocks=9, now=0.0)
-    assert problems_of(feed, 0, predicted=0, actual=0) == ("its first snapshot has not come yet: no locality credit",)
+    assert problems_of(feed, bad_messages=0, skipped_events=0, predicted=0, actual=0) == (
+        "its first snapshot has not come yet: no locality credit",
+    )
     feed.tick(9.0)
     feed.counters = Counter({"snapshot_overflows": 1})
-    assert problems_of(feed, 3, predicted=90_000, actual=20_000) == (
+    assert problems_of(feed, bad_messages=3, skipped_events=2, predicted=90_000, actual=20_000) == (
         "it has fallen silent: not routable",
         "3 of its messages were malformed",
+        "2 of its engine's events could not be used",
         "it claims more blocks than its pool can hold",
         "cached tokens predicted 90000, counted by the engine 20000",
     )

@@ -8,15 +8,16 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import zmq
 import zmq.asyncio
 
 from router.fleet import Fleet
 from router.hashing import block_hashes, seed_of
-from router.replicas import PromptBlocks, ReplicaInfo
+from router.replicas import PromptBlocks, ReplicaInfo, ReplicaStatus
 from router.subscriber import Subscriber
 from router.wire import encode_snapshot_request
-from tests.workers.support import MODEL
+from tests.workers.support import MODEL, payload, stored
 from workers.engine import EventBatch, Generation, Sampling
 from workers.event_pump import EventPump
 from workers.sim_engine import SimEngine
@@ -24,6 +25,8 @@ from workers.simulator import SimParameters
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+
+    from workers.engine import EngineInfo
 
 BLOCK_SIZE, POOL_BLOCKS = 4, 64
 SALT = "a-tenants-secret-salt"
@@ -36,7 +39,7 @@ class Path(NamedTuple):
 
 
 @asynccontextmanager
-async def connected(engine_type: type[SimEngine] = SimEngine) -> AsyncIterator[Path]:
+async def connected(engine_type: type[SimEngine] = SimEngine, *, block_size: int = BLOCK_SIZE) -> AsyncIterator[Path]:
     """An engine whose events arrive in a fleet over real sockets."""
     parameters = SimParameters(block_size=BLOCK_SIZE, pool_blocks=POOL_BLOCKS, max_model_len=200)
     engine = engine_type(model=MODEL, parameters=parameters, speed=float("inf"))
@@ -52,7 +55,7 @@ async def connected(engine_type: type[SimEngine] = SimEngine) -> AsyncIterator[P
             replica="r",
             incarnation="one",
             model=MODEL,
-            block_size=BLOCK_SIZE,
+            block_size=block_size,
             pool_blocks=POOL_BLOCKS,
             max_model_len=200,
             events=events,
@@ -87,6 +90,10 @@ def packed(tokens: list[int]) -> bytes:
 
 def hashes_of(tokens: list[int]) -> list[int]:
     return block_hashes(packed(tokens), block_size=BLOCK_SIZE, seed=seed_of(MODEL, salt=SALT))
+
+
+def status(fleet: Fleet) -> ReplicaStatus:
+    return fleet.status(time.monotonic())[0]
 
 
 def shown(fleet: Fleet) -> frozenset[int]:
@@ -170,6 +177,50 @@ def test_an_unreadable_batch_hides_what_it_may_have_taken() -> None:
             await until(lambda: not shown(fleet))
             assert pump.counters["rejected"] == 1
             assert pump.fault is None
+
+    asyncio.run(scenario())
+
+
+def test_each_event_that_could_not_be_used_is_told_to_the_operator_once() -> None:
+    """Batches that cannot be read, and events that are broken, whole batches of them or not."""
+
+    async def scenario() -> None:
+        async with connected() as (engine, _, fleet):
+            engine._batches += [
+                EventBatch(0, b"\xc1"),
+                EventBatch(1, payload(stored([1], [7] * BLOCK_SIZE), {"type": "BlockRemoved", "medium": "GPU"})),
+                EventBatch(2, payload(stored([2], [7] * (BLOCK_SIZE + 1), block_size=BLOCK_SIZE))),
+            ]
+            engine._news.set()
+            sentence = "3 of its engine's events could not be used"
+            await until(lambda: sentence in status(fleet).problems)
+            assert status(fleet).skipped_events == 3
+
+    asyncio.run(scenario())
+
+
+class OtherBlocks(SimEngine):
+    """Says blocks of twice the size of those that its events tell of."""
+
+    @property
+    def info(self) -> EngineInfo:
+        return msgspec.structs.replace(super().info, block_size=2 * BLOCK_SIZE)
+
+
+def test_an_engine_whose_events_have_another_block_size_than_it_says_is_a_loud_state() -> None:
+    """Its hashes would never match: the router says so, and believes nothing of it, until the engine starts anew."""
+
+    async def scenario() -> None:
+        async with connected(OtherBlocks, block_size=2 * BLOCK_SIZE) as (engine, _, fleet):
+            assert not status(fleet).problems
+            await cached(engine, list(range(40)))
+            await until(lambda: status(fleet).state == "mismatched")
+            sentence = "its events have another block size than its metadata: no locality credit until it restarts"
+            assert status(fleet).problems[0] == sentence
+            assert (status(fleet).fenced, fleet.routable, shown(fleet)) == (True, ("r",), frozenset())
+            engine._batches.append(EventBatch(0, payload(stored([1], [7] * 2 * BLOCK_SIZE))))
+            engine._news.set()
+            await until(lambda: status(fleet).state == "live" and len(shown(fleet)) == 1)
 
     asyncio.run(scenario())
 
