@@ -26,7 +26,10 @@ check: env ## Lint, types, import contracts
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 test: env check ## Everything that must be green, pytest's summary last
-	@$(PYTEST) -q --cov --cov-report=term:skip-covered
+	@$(PYTEST) -q -m "not slow" --cov --cov-report=term:skip-covered
+
+real: env ## The long tests between real processes: hybrid models, a router stopped for 20 s under a real engine
+	@$(PYTEST) -q -m slow tests/real
 
 FUZZ_S ?= 60
 fuzz: env ## Look for inputs that break a decoder or a parser, FUZZ_S seconds for each of 8 targets
@@ -38,6 +41,9 @@ mutate: env ## Break one guard after the other; a named test must notice each
 
 soak: env ## Simulate thousands of seeds (KVIST_SIM_SEEDS, else 2000) of ten minutes each
 	@$(BIN)/python -m tests.simulation --seeds $${KVIST_SIM_SEEDS:-2000}
+
+bench: env ## Match, store, ingest and hashing; beside Dynamo's with PEER=dynamo
+	@$(BIN)/kvist bench router $(if $(PEER),--peer $(PEER)) --json out/bench_router.json
 
 clean: ## Remove what the targets made
 	@rm -rf $(KVIST_VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
