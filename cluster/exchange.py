@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cluster.api.hints import session_of
 from cluster.api.outcomes import Report, outcome_of
 from cluster.asgi import REQUEST_ID_KEY, ClientGoneError, EventStream, headers_of, read_body, send_json, while_connected
-from cluster.output.assembly import TOKEN_BYTES
 from router.errors import UnknownModel
+from router.hashing import BYTES_PER_TOKEN
 from router.limits import MAX_HINT_CHARS
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Prepared(NamedTuple):
     @property
     def prompt_tokens(self) -> int:
         """Length of the prompt."""
-        return len(self.tokens) // TOKEN_BYTES
+        return len(self.tokens) // BYTES_PER_TOKEN
 
 
 class Stages:

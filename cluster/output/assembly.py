@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from cluster.output.detokenizer import Detokenizer, Vocabulary
 from cluster.output.stop import StopScanner
 from router.errors import ReplicaDied
+from router.hashing import BYTES_PER_TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from workers.engine import TokenDelta
-
-TOKEN_BYTES = 4
 
 
 class Usage(NamedTuple):
@@ -60,7 +59,7 @@ class Assembly:
         """Take one delta. Raises `ReplicaDied` for a generation that its engine gave up."""
         if delta.cached_tokens is not None:
             self.cached_tokens = delta.cached_tokens
-        self._output_tokens += len(delta.tokens) // TOKEN_BYTES
+        self._output_tokens += len(delta.tokens) // BYTES_PER_TOKEN
         text = self._detokenizer.push(delta.tokens)
         if delta.finish_reason is not None:
             text += self._detokenizer.finish()

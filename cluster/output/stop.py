@@ -23,10 +23,12 @@ class StopScanner:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
+        self._beginnings = frozenset(stop[:n] for stop in stops for n in range(1, len(stop)))
+        self._longest = max(map(len, self._beginnings), default=0)
         self._held = ""
 
     def push(self, text: str) -> Scan:
-        """O(len(text) x stops)."""
+        """One search per stop string, then one look-up per length of what to hold back."""
         if not self._stops:
             return Scan(text, None)
         seen = self._held + text
@@ -46,8 +48,5 @@ class StopScanner:
 
     def _could_become_stop(self, seen: str) -> int:
         """Length of the longest end of `seen` that a stop string begins with."""
-        longest = min(max(map(len, self._stops)) - 1, len(seen))
-        return next((n for n in range(longest, 0, -1) if self._begins_stop(seen[-n:])), 0)
-
-    def _begins_stop(self, end: str) -> bool:
-        return any(stop.startswith(end) for stop in self._stops)
+        beginnings, end = self._beginnings, seen[-self._longest :] if self._longest else ""
+        return next((len(end) - i for i in range(len(end)) if end[i:] in beginnings), 0)

@@ -13,6 +13,7 @@ from cluster.output.assembly import Assembly, Ending
 from cluster.output.detokenizer import Detokenizer
 from cluster.output.stop import StopScanner
 from router.errors import ReplicaDied
+from router.limits import MAX_STOP_SEQUENCE_CHARS, MAX_STOP_SEQUENCES
 from tests.cluster.support import packed
 from workers.engine import TokenDelta
 
@@ -85,6 +86,21 @@ def test_only_what_could_become_a_stop_string_is_held_back() -> None:
     assert scanner.push("TER").text == "ENTER"
     assert scanner.push("E") == ("", None)
     assert scanner.finish() == "E"
+
+
+def test_the_most_and_longest_stop_strings_are_held_back_and_found() -> None:
+    stops = [chr(ord("a") + i) * (MAX_STOP_SEQUENCE_CHARS - 1) + "!" for i in range(MAX_STOP_SEQUENCES)]
+    scanner = StopScanner(stops)
+    held = "p" * (MAX_STOP_SEQUENCE_CHARS - 1)
+    assert scanner.push("say " + held) == ("say ", None)
+    assert scanner.push("p") == ("p", None)
+    assert scanner.push("!") == ("", stops[-1])
+
+
+def test_a_stop_string_of_one_character_holds_nothing_back() -> None:
+    scanner = StopScanner(["!"])
+    assert scanner.push("say") == ("say", None)
+    assert scanner.push("so!") == ("so", "!")
 
 
 @pytest.fixture
