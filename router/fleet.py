@@ -157,11 +157,17 @@ class Fleet:
 
     def tick(self, now: float) -> list[Action]:
         """Let time pass for all streams and reservations. Call every 100 ms, after handling what has arrived."""
+        self.sweep(now)
+        return [action for name in self._members for action in self.tick_replica(name, now)]
+
+    def sweep(self, now: float) -> None:
+        """Let time pass for reservations."""
         self._loads.sweep(now)
-        actions: list[Action] = []
-        for member in self._members.values():
-            actions += self._perform(member, member.feed.tick(now), now)
-        return actions
+
+    def tick_replica(self, replica: str, now: float) -> list[Action]:
+        """Let time pass for one stream; an unknown one is ignored."""
+        member = self._members.get(replica)
+        return self._perform(member, member.feed.tick(now), now) if member else []
 
     def choose(self, prompt: PromptBlocks, now: float, *, exclude: frozenset[str] = frozenset()) -> Decision:
         """Select and reserve. Every routable replica outside `exclude` is a candidate; raises `NoReplica` without any.

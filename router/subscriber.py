@@ -5,6 +5,9 @@ Both carry messages of one part: a frame; a snapshot request; a chunk (the repli
 ZMQ's descriptor tells when to look; reading never waits, so no cancellation can lose a message that was already handed
 over. Whatever has arrived is handled before time passes for the fleet, so that a pause of this process is not taken for
 silence of the replicas.
+
+Whatever fails, reading goes on: a replica whose news cannot be handled starts afresh, others do not notice. A task that
+ended would leave an index that is believed for ever.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ from typing import TYPE_CHECKING, Final
 import zmq
 
 from router.curve import connect_with
-from router.errors import KvistBug
 from router.limits import (
     MAX_FRAME_BYTES,
     RELINK_INTERVAL_S,
@@ -71,9 +73,21 @@ class Subscriber:
         self._links: dict[str, _Link] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = asyncio.Event()
+        self._running = False
+        self._fault: str | None = None
 
     def __repr__(self) -> str:
         return f"<Subscriber links={len(self._links)} {self._fleet!r}>"
+
+    @property
+    def running(self) -> bool:
+        """Whether news arrive: true from the start of `run` to its end."""
+        return self._running
+
+    @property
+    def fault(self) -> str | None:
+        """The last exception that nothing here foresaw, survived or not; None without any."""
+        return self._fault
 
     def add(self, info: ReplicaInfo) -> None:
         """Follow a replica; one already followed under other endpoints or another incarnation is followed anew."""
@@ -93,16 +107,18 @@ class Subscriber:
         self._fleet.leave(replica, self._clock())
 
     async def run(self) -> None:
-        """Read and tick until `close` or cancellation; then no socket is left."""
+        """Read and tick until `close` or cancellation, whatever fails; then no socket is left."""
         self._loop = asyncio.get_running_loop()
-        for link in self._links.values():
-            self._watch(link)
+        self._running = True
         try:
+            for link in self._links.values():
+                self._watch(link)
             while not self._closed.is_set():
                 self._tick()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._closed.wait(), TICK_INTERVAL_S)
         finally:
+            self._running = False
             self._release()
 
     async def close(self) -> None:
@@ -114,16 +130,40 @@ class Subscriber:
         for link in list(self._links.values()):
             for socket in link.takers:
                 self._drain(link, socket)
-        self._perform(self._fleet.tick(self._clock()))
-        self._relink_silent()
-
-    def _relink_silent(self) -> None:
-        # ZMQ reconnects by itself after most failures, but never after one it calls a protocol error.
-        alive, now = set(self._fleet.routable), self._clock()
+        now = self._clock()
+        try:
+            self._fleet.sweep(now)
+        except Exception as fault:
+            logger.exception("reservations are not swept")
+            self._fault = repr(fault)
+        alive = set(self._fleet.routable)
         for name, link in list(self._links.items()):
-            if name not in alive and now - link.opened_at > RELINK_INTERVAL_S:
-                self._unlink(link)
-                self._link(link.info)
+            try:
+                self._perform(self._fleet.tick_replica(name, now))
+                if name not in alive and now - link.opened_at > RELINK_INTERVAL_S:
+                    # ZMQ reconnects by itself after most failures, but never after one it calls a protocol error. The
+                    # fleet knows the replica already, unless a fresh start failed.
+                    self._follow(link.info)
+            except Exception as fault:  # noqa: BLE001 - logged there
+                self._start_afresh(link, fault)
+
+    def _start_afresh(self, link: _Link, fault: Exception) -> None:
+        """Forget all of a replica and follow it anew; where that fails too, it is silent, hence linked anew later."""
+        logger.error("replica %s cannot be followed; it starts afresh", link.info.replica, exc_info=fault)
+        self._fault = repr(fault)
+        for step in (self._forget, self._follow):
+            try:
+                step(link.info)
+            except Exception:
+                logger.exception("replica %s did not start afresh", link.info.replica)
+
+    def _forget(self, info: ReplicaInfo) -> None:
+        self._fleet.leave(info.replica, self._clock())
+
+    def _follow(self, info: ReplicaInfo) -> None:
+        self._unlink(self._links[info.replica])
+        self._link(info)
+        self._perform(self._fleet.join(info, self._clock()))
 
     def _link(self, info: ReplicaInfo) -> None:
         link = self._links[info.replica] = _Link(info, self._fleet, connect=self._connected, now=self._clock())
@@ -136,6 +176,8 @@ class Subscriber:
 
     def _unlink(self, link: _Link) -> None:
         for socket in link.takers:
+            if socket.closed:
+                continue
             if self._loop is not None:
                 self._loop.remove_reader(socket.fileno())
             socket.close(linger=0)
@@ -156,10 +198,10 @@ class Subscriber:
                 self._perform(take(name, socket.recv(zmq.NOBLOCK), self._clock()))
         except zmq.Again:
             return
-        except KvistBug:
-            logger.exception("the state of replica %s is broken; it starts afresh", name)
-            self._fleet.leave(name, self._clock())
-            self._perform(self._fleet.join(link.info, self._clock()))
+        except Exception as fault:  # noqa: BLE001 - logged there
+            if self._links.get(name) is link:
+                self._start_afresh(link, fault)
+            return
         self._look_again(link, socket)
 
     def _look_again(self, link: _Link, socket: Socket) -> None:

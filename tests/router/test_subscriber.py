@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import pytest
 import zmq
 
 from router import limits
@@ -96,9 +97,9 @@ class Replica:
 class Scene:
     """A fleet, its running subscriber, and replicas with their tasks."""
 
-    def __init__(self) -> None:
+    def __init__(self, fleet: Fleet) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
-        self.fleet = Fleet(model="m")
+        self.fleet = fleet
         self.subscriber = Subscriber(self.fleet, time.monotonic)
         self.replicas: list[Replica] = []
         self.tasks = [asyncio.create_task(self.subscriber.run())]
@@ -131,9 +132,9 @@ class Scene:
         self.context.term()
 
 
-def played(play: Callable[[Scene], Any]) -> None:
+def played(play: Callable[[Scene], Any], *, fleet: Fleet | None = None) -> None:
     async def run() -> None:
-        scene = Scene()
+        scene = Scene(fleet or Fleet(model="m"))
         try:
             await play(scene)
             scene.fleet.check_integrity()
@@ -290,6 +291,63 @@ def test_a_broken_state_of_one_replica_starts_afresh_without_touching_the_others
         await scene.until(lambda: scene.exact(one) and scene.exact(two))
 
     played(play)
+
+
+class Flawed(Fleet):
+    """Fails in ways that nobody foresaw, while `failing` names one of its methods."""
+
+    failing = ""
+
+    def on_frame(self, replica: str, data: bytes, now: float) -> list[Action]:
+        self.fail("on_frame", replica)
+        return super().on_frame(replica, data, now)
+
+    def tick_replica(self, replica: str, now: float) -> list[Action]:
+        self.fail("tick_replica", replica)
+        return super().tick_replica(replica, now)
+
+    def leave(self, replica: str, now: float) -> None:
+        super().leave(replica, now)
+        self.fail("leave", replica)
+
+    def join(self, info: ReplicaInfo, now: float) -> list[Action]:
+        self.fail("join", info.replica)
+        return super().join(info, now)
+
+    def sweep(self, now: float) -> None:
+        self.fail("sweep", "a")
+        super().sweep(now)
+
+    def fail(self, method: str, replica: str) -> None:
+        if method in self.failing and replica == "a":
+            raise ZeroDivisionError(method)
+
+
+@pytest.mark.parametrize("failing", ["on_frame", "tick_replica", "sweep", "on_frame leave", "tick_replica join"])
+def test_nothing_unforeseen_ends_the_reading_or_touches_other_replicas(failing: str) -> None:
+    """A task that ended would leave what it read last to be believed for ever. A replica that failed is exact again as
+    soon as nothing fails any more."""
+
+    async def play(scene: Scene) -> None:
+        fleet = cast("Flawed", scene.fleet)
+        one, two = scene.replica("a", 1), scene.replica("b", 2)
+        await scene.until(lambda: scene.exact(one) and scene.exact(two))
+        assert (scene.subscriber.running, scene.subscriber.fault) == (True, None)
+        fleet.failing = failing
+        await scene.until(lambda: scene.subscriber.fault is not None)
+        assert "ZeroDivisionError" in str(scene.subscriber.fault)
+        for block in range(10, 20):
+            two.store(block)
+            await scene.until(lambda: scene.exact(two))
+        fleet.failing = ""
+        one.store(3)
+        await scene.until(lambda: "a" in fleet.routable and scene.exact(one))
+        assert scene.subscriber.running
+        await scene.subscriber.close()
+        await scene.tasks[0]
+        assert not scene.subscriber.running
+
+    played(play, fleet=Flawed(model="m"))
 
 
 def test_closing_twice_and_cancelling_leave_no_socket() -> None:
