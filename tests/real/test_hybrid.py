@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.real.leading import Prediction
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 ENGINE_ARGS = {
     "load_format": "dummy",

@@ -154,6 +154,7 @@ def test_a_reset_while_idle_is_announced_at_once(stage: Stage) -> None:
     assert max(seconds) < SANE_S
 
 
+@pytest.mark.slow
 def test_a_router_that_sleeps_under_load(stage: Stage) -> None:
     """SIGSTOP of a router for 20 s: the engine does not notice, and the router's index is exact afterwards. The router
     in this process goes on, and tells how long events took to reach it."""
