@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from fastapi import FastAPI, Request
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from cluster.models.served import ServedModel
     from cluster.tenants import Tenants
 
+_READ: Final = ("GET", "HEAD")
+
 
 def build_app(
     *,
@@ -48,7 +50,7 @@ def build_app(
         clock=time.monotonic,
         ping_interval_s=ping_interval_s,
     )
-    app = FastAPI(title="Kvist", openapi_url=None)
+    app = FastAPI(title="Kvist", openapi_url=None, redirect_slashes=False)
     app.router.routes += [
         Route("/v1/messages", Generate(services, MESSAGES), methods=["POST"]),
         Route("/v1/messages/count_tokens", CountTokens(services, COUNT), methods=["POST"]),
@@ -65,14 +67,14 @@ def build_app(
 def _add_models(app: FastAPI, models: Mapping[str, ServedModel], tenants: Tenants) -> None:
     created = datetime.now(UTC).replace(microsecond=0)
 
-    @app.get("/v1/models")
+    @app.api_route("/v1/models", methods=[*_READ])
     async def list_models(request: Request) -> JSONResponse:
         _authenticate(tenants, request)
         entries = [_model_entry(name, model, created) for name, model in models.items()]
         ends = {"first_id": next(iter(models), None), "last_id": next(reversed(list(models)), None)}
         return JSONResponse({"object": "list", "data": entries, "has_more": False, **ends})
 
-    @app.get("/v1/models/{name:path}")
+    @app.api_route("/v1/models/{name:path}", methods=[*_READ])
     async def get_model(request: Request, name: str) -> JSONResponse:
         _authenticate(tenants, request)
         if name not in models:
@@ -81,18 +83,18 @@ def _add_models(app: FastAPI, models: Mapping[str, ServedModel], tenants: Tenant
 
 
 def _add_probes(app: FastAPI, backend: Backend, tenants: Tenants) -> None:
-    @app.api_route("/", methods=["GET", "HEAD"])
-    @app.api_route("/api/hello", methods=["GET", "HEAD"])
+    @app.api_route("/", methods=[*_READ])
+    @app.api_route("/api/hello", methods=[*_READ])
     async def hello() -> Response:
         return Response()
 
-    @app.get("/healthz")
+    @app.api_route("/healthz", methods=[*_READ])
     async def healthz() -> JSONResponse:
         health = backend.health()
         body = {"status": "ok" if health.ready else "unavailable", "warm": health.warm, "detail": health.detail}
         return JSONResponse(body, status_code=200 if health.ready else 503)
 
-    @app.get("/kvist/status")
+    @app.api_route("/kvist/status", methods=[*_READ])
     async def status(request: Request) -> JSONResponse:
         _authenticate(tenants, request)
         return JSONResponse(msgspec.to_builtins(backend.health()))
@@ -125,7 +127,10 @@ def _client_error(request: Request, error: Exception) -> Response:
 
 def _http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    return _error_response(request, errors.HTTP_FAULTS.get(status, errors.INTERNAL), "")
+    response = _error_response(request, errors.HTTP_FAULTS.get(status, errors.INTERNAL), "")
+    if isinstance(error, HTTPException):
+        response.headers.update(error.headers or {})
+    return response
 
 
 def _error_response(request: Request, fault: errors.Fault, text: str) -> JSONResponse:

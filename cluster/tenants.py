@@ -39,18 +39,25 @@ class Tenants:
         return cls(dict.fromkeys(keys, DEFAULT_TENANT))
 
     def authenticate(self, *, api_key: str, authorization: str) -> Tenant:
-        """The tenant of the `x-api-key` or `Authorization: Bearer` header ("" = not sent). Raises `Unauthorized`."""
+        """The tenant of the `x-api-key` or `Authorization: Bearer` header ("" = not sent). Raises `Unauthorized`.
+
+        Clients may send both, of which one is a leftover of their settings: the first that is right counts.
+        """
         if not self._by_digest:
             return DEFAULT_TENANT
-        key = api_key or _bearer(authorization)
-        if not key:
+        keys = [key for key in (api_key, _bearer(authorization)) if key]
+        if not keys:
             raise Unauthorized("no API key: send it as x-api-key or as Authorization: Bearer")
+        found = [tenant for tenant in map(self._tenant_of, keys) if tenant is not None]
+        if not found:
+            raise Unauthorized("invalid API key")
+        return found[0]
+
+    def _tenant_of(self, key: str) -> Tenant | None:
         digest, found = _digest(key), None
         for known, tenant in self._by_digest:
             if hmac.compare_digest(known, digest):
                 found = tenant
-        if found is None:
-            raise Unauthorized("invalid API key")
         return found
 
     def __repr__(self) -> str:

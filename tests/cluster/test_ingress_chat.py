@@ -186,6 +186,38 @@ async def test_what_does_not_exist_is_said_in_the_callers_shape(http: httpx.Asyn
     assert wrong_path.headers["request-id"].startswith("req_")
 
 
+async def test_a_wrong_method_is_told_the_right_ones(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/v1/messages")).headers["allow"] == "POST"
+    assert (await http.get("/v1/chat/completions")).headers["allow"] == "POST"
+    for path in ("/v1/models", "/healthz"):
+        refused = await http.post(path)
+        assert (refused.status_code, set(refused.headers["allow"].split(", "))) == (405, {"GET", "HEAD"})
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/tiny", "/healthz", "/kvist/status"])
+async def test_what_can_be_got_can_be_asked_for_its_head(http: httpx.AsyncClient, path: str) -> None:
+    got, head = await http.get(path), await http.head(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == got.headers["content-length"]
+
+
+async def test_a_trailing_slash_is_no_redirect(http: httpx.AsyncClient) -> None:
+    """Clients would repeat a redirected POST as a GET, or not at all."""
+    messages = await http.post("/v1/messages/", json=ASK)
+    assert (messages.status_code, messages.json()["error"]["type"]) == (404, "not_found_error")
+    chat = await http.post("/v1/chat/completions/", json=ASK)
+    assert (chat.status_code, chat.json()["error"]["code"]) == (404, "not_found")
+
+
+async def test_a_stale_key_beside_the_right_one_does_no_harm(served: ServedModel) -> None:
+    async with serving({"tiny": served}, Tenants.sharing_default(["k1"])) as service, httpx.AsyncClient() as http:
+        both = {"x-api-key": "stale", "authorization": "Bearer k1"}
+        for path in ("/v1/models", "/kvist/status"):
+            assert (await http.get(f"{service.url}{path}", headers=both)).status_code == 200
+        answer = await http.post(f"{service.url}/v1/chat/completions", json=ASK, headers=both)
+    assert answer.status_code == 200
+
+
 async def test_hints_travel_to_the_backend_and_the_report(service: Service, http: httpx.AsyncClient) -> None:
     body = {**ASK, "prompt_cache_key": "from-body", "nobody_knows": 1}
     await http.post("/v1/chat/completions", json=body, headers={"user-agent": "agent/1"})
