@@ -1,11 +1,12 @@
 """From body bytes to checked fields: what both protocols share.
 
 The body is scanned once into raw fields; only fields that the protocol knows are decoded, straight into typed structs.
-Unknown fields are never decoded: they cannot reach anything. Every complaint names its field.
+Unknown fields are never decoded, nor looked into: they cannot reach anything. Every complaint names its field.
 """
 
 from __future__ import annotations
 
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -24,7 +25,7 @@ from router.limits import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence, Set
 
 Fields = dict[str, msgspec.Raw]
 
@@ -40,6 +41,9 @@ ENGINE_FIELDS: Final = frozenset(
 )  # fmt: skip
 # Their types bound their depth; what a block holds beside them is skipped unread.
 _TYPED_THROUGHOUT: Final = frozenset({"messages", "system"})
+_TO_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
+_NEITHER_BRACKETS_NOR_QUOTES: Final = bytes(set(range(256)) - set(b'[]{}"'))
+_NOTHING: Final = frozenset({b"null", b'""', b"[]", b"{}"})
 
 
 class Block(msgspec.Struct):
@@ -50,15 +54,20 @@ class Block(msgspec.Struct):
 
 
 class RawMessage(msgspec.Struct):
-    """A message as both protocols send it; the last two are chat's, here to be refused."""
+    """A message as both protocols send it; from `tool_calls` on it is chat's, here to be refused or named."""
 
     role: str
     content: str | list[Block] | None = None
     tool_calls: list[msgspec.Raw] | None = None
-    function_call: msgspec.Raw | None = None
+    function_call: msgspec.Raw = msgspec.Raw(b"null")
+    audio: msgspec.Raw = msgspec.Raw(b"null")
+    reasoning: msgspec.Raw = msgspec.Raw(b"null")
+    reasoning_content: msgspec.Raw = msgspec.Raw(b"null")
+    refusal: msgspec.Raw = msgspec.Raw(b"null")
+    name: msgspec.Raw = msgspec.Raw(b"null")
 
 
-def read_fields(body: bytes, known: Collection[str]) -> tuple[Fields, tuple[str, ...]]:
+def read_fields(body: bytes, known: Set[str]) -> tuple[Fields, tuple[str, ...]]:
     """The known fields undecoded, and the names of the others (bounded). One pass over `body`.
 
     Raises `RequestTooLarge`, or `InvalidRequest` for malformed or too deep JSON and for engine-private fields.
@@ -69,10 +78,10 @@ def read_fields(body: bytes, known: Collection[str]) -> tuple[Fields, tuple[str,
     private = sorted(ENGINE_FIELDS & fields.keys())
     if private:
         raise InvalidRequest(f"{private[0]}: this field belongs to an engine and cannot be set by a request")
-    for name in fields.keys() - _TYPED_THROUGHOUT:
+    for name in (known & fields.keys()) - _TYPED_THROUGHOUT:
         check_depth(fields[name], name)
-    ignored = sorted(name[:MAX_HINT_CHARS] for name in fields.keys() - set(known))[:MAX_IGNORED_FIELDS]
-    return fields, tuple(ignored)
+    unknown = nsmallest(MAX_IGNORED_FIELDS, (name for name in fields if name not in known))
+    return fields, tuple(name[:MAX_HINT_CHARS] for name in unknown)
 
 
 def decode(raw: bytes | msgspec.Raw, kind: Any, path: str) -> Any:
@@ -103,20 +112,33 @@ def required(fields: Fields, name: str, kind: Any) -> Any:
 
 
 def check_depth(value: msgspec.Raw, path: str) -> None:
-    """Refuse a value that nests deeper than a body may. Free for values without room to be deep, else linear."""
+    """Refuse a value that nests deeper than a body may. Free for values without room to be deep, else linear.
+
+    Nothing is decoded: that would hold up everybody for as long as a body is large.
+    """
     data = bytes(value)
     if data.count(b"[") + data.count(b"{") < MAX_JSON_DEPTH:
         return
-    level: list[Any] = [decode(data, Any, path)]
-    for _ in range(MAX_JSON_DEPTH):  # the body is one level itself
-        level = [child for parent in level for child in _children(parent) if isinstance(child, dict | list)]
-        if not level:
+    brackets = _brackets(data)
+    for _ in range(MAX_JSON_DEPTH):
+        if not brackets:
             return
-    raise InvalidRequest(f"{path}: nested deeper than {MAX_JSON_DEPTH} levels")
+        brackets = brackets.replace(b"[]", b"")  # the innermost level
+    if brackets:
+        raise InvalidRequest(f"{path}: nested deeper than {MAX_JSON_DEPTH} levels")
 
 
-def _children(parent: Any) -> Iterable[Any]:
-    return parent.values() if isinstance(parent, dict) else parent if isinstance(parent, list) else ()
+def _brackets(data: bytes) -> bytes:
+    """The brackets of a JSON value outside of its strings, all as square ones."""
+    unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    bare = unescaped.translate(_TO_BRACKETS, _NEITHER_BRACKETS_NOR_QUOTES)
+    # Two quotes side by side leave all others inside or outside of strings as they were.
+    return b"".join(bare.replace(b'""', b"").split(b'"')[::2])
+
+
+def asks_for_something(value: msgspec.Raw) -> bool:
+    """Whether a field says more than null or an empty value."""
+    return bytes(value) not in _NOTHING
 
 
 def messages_of(fields: Fields) -> list[RawMessage]:
@@ -153,6 +175,13 @@ def within(value: float | None, path: str, *, low: float, high: float) -> float 
     return value
 
 
+def temperature_of(temperature: float | None, top_p: float | None) -> float:
+    """No mass at all leaves the likeliest token: what engines call temperature 0, and refuse as `top_p` 0."""
+    if top_p == 0:
+        return 0.0
+    return 1.0 if temperature is None else temperature
+
+
 def stop_sequences(stops: Sequence[str], path: str) -> tuple[str, ...]:
     """Checked stop strings, empty ones left out. Raises `InvalidRequest`."""
     if len(stops) > MAX_STOP_SEQUENCES:
@@ -165,8 +194,17 @@ def stop_sequences(stops: Sequence[str], path: str) -> tuple[str, ...]:
 def refuse(fields: Fields, inert: Mapping[str, Collection[object]]) -> None:
     """Refuse fields that would change the answer and are not served, unless their value asks for nothing.
 
-    `inert` maps each field to such values, beside null.
+    `inert` maps each field to such values, beside null. They are small: whatever is not goes unread.
     """
     for name, harmless in inert.items():
-        if name in fields and decode(fields[name], Any, name) not in (None, *harmless):
+        if name in fields and not _is_one_of(fields[name], (None, *harmless), name):
             raise InvalidRequest(f"{name}: not supported yet")
+
+
+def _is_one_of(raw: msgspec.Raw, values: Sequence[object], path: str) -> bool:
+    """Types must be equal too: `true` is not 1."""
+    data = bytes(raw)
+    if len(data) > MAX_HINT_CHARS:
+        return False
+    found = decode(data, Any, path)
+    return any(type(found) is type(value) and found == value for value in values)

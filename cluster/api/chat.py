@@ -9,22 +9,24 @@ import msgspec
 from cluster.api import body as fields_of
 from cluster.prompt.conversation import Conversation, Hints, Limits, Message, Role, Text
 from router.errors import InvalidRequest
-from router.limits import MAX_HINT_CHARS
+from router.limits import MAX_HINT_CHARS, MAX_IGNORED_FIELDS
 
 if TYPE_CHECKING:
     from cluster.api.body import Fields, RawMessage
 
 # Fields that would change the answer, with the values that ask for nothing.
 UNSERVED: Final = {
-    "audio": (), "frequency_penalty": (0,), "function_call": ("auto", "none"), "functions": ([],),
-    "logit_bias": ({},), "logprobs": (False,), "min_p": (0,), "modalities": (["text"],), "n": (1,),
-    "presence_penalty": (0,), "repetition_penalty": (1,), "response_format": ({"type": "text"},),
-    "tool_choice": ("auto", "none"), "tools": ([],), "top_logprobs": (0,), "web_search_options": (),
+    "audio": (), "best_of": (1,), "documents": ([],), "echo": (False,), "frequency_penalty": (0, 0.0),
+    "function_call": ("auto", "none"), "functions": ([],), "length_penalty": (1, 1.0), "logit_bias": ({},),
+    "logprob_token_ids": ([],), "logprobs": (False,), "min_p": (0, 0.0), "modalities": (["text"],), "n": (1,),
+    "presence_penalty": (0, 0.0), "repetition_penalty": (1, 1.0), "response_format": ({"type": "text"},),
+    "thinking_token_budget": (), "tool_choice": ("auto", "none"), "tools": ([],), "top_logprobs": (0,),
+    "use_beam_search": (False,), "web_search_options": (),
 }  # fmt: skip
-# Fields without any effect on the answer.
+# Fields without any effect on the answer. (Wishes about its style, as `reasoning_effort`, are reported as ignored.)
 INERT: Final = frozenset(
-    {"metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_retention", "reasoning_effort",
-     "safety_identifier", "service_tier", "store", "user", "verbosity"}
+    {"metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_options",
+     "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user"}
 )  # fmt: skip
 KNOWN: Final = (
     INERT
@@ -35,6 +37,8 @@ KNOWN: Final = (
     }
 )  # fmt: skip
 _INSTRUCTING = ("system", "developer")
+# What a message may hold beside its text, and templates may show to a model.
+_UNSERVED_PARTS: Final = ("function_call", "audio", "reasoning", "reasoning_content", "refusal")
 
 
 class _StreamOptions(msgspec.Struct):
@@ -45,7 +49,10 @@ def parse_chat(body: bytes) -> Conversation:
     """A `/v1/chat/completions` body. Raises `InvalidRequest` or `RequestTooLarge`."""
     fields, ignored = fields_of.read_fields(body, KNOWN)
     fields_of.refuse(fields, UNSERVED)
-    system, messages = _split(fields_of.messages_of(fields))
+    raw = fields_of.messages_of(fields)
+    system, messages = _split(raw)
+    if any(fields_of.asks_for_something(message.name) for message in raw):
+        ignored = ("messages[].name", *ignored)[:MAX_IGNORED_FIELDS]
     options: _StreamOptions | None = fields_of.optional(fields, "stream_options", _StreamOptions)
     return Conversation(
         api="chat",
@@ -82,8 +89,11 @@ def _blocks(message: RawMessage, i: int) -> tuple[Text, ...]:
         raise InvalidRequest(f"messages[{i}].role: `{message.role}` is not supported yet")
     if message.role not in ("user", "assistant", *_INSTRUCTING):
         raise InvalidRequest(f"messages[{i}].role: `{message.role[:MAX_HINT_CHARS]}` is not a role")
-    if message.tool_calls or message.function_call is not None:
+    if message.tool_calls:
         raise InvalidRequest(f"messages[{i}].tool_calls: not supported yet")
+    for part in _UNSERVED_PARTS:
+        if fields_of.asks_for_something(getattr(message, part)):
+            raise InvalidRequest(f"messages[{i}].{part}: not supported yet")
     if message.content is None:
         raise InvalidRequest(f"messages[{i}].content: field required")
     return fields_of.text_blocks(message.content, f"messages[{i}].content")
@@ -101,7 +111,7 @@ def _limits(fields: Fields) -> Limits:
     fields_of.within(seed, "seed", low=-(2**63), high=2**63 - 1)
     return Limits(
         max_tokens=_max_tokens(fields),
-        temperature=1.0 if temperature is None else temperature,
+        temperature=fields_of.temperature_of(temperature, top_p),
         top_p=top_p or 1.0,
         top_k=max(top_k or 0, 0),
         seed=seed,

@@ -95,7 +95,7 @@ def _limits(fields: Fields, max_tokens: int | None) -> Limits:
     fields_of.within(top_k, "top_k", low=0, high=2**31 - 1)
     return Limits(
         max_tokens=max_tokens,
-        temperature=1.0 if temperature is None else temperature,
+        temperature=fields_of.temperature_of(temperature, top_p),
         top_p=top_p or 1.0,
         top_k=top_k or 0,
         stop=fields_of.stop_sequences(stops, "stop_sequences"),
@@ -103,9 +103,7 @@ def _limits(fields: Fields, max_tokens: int | None) -> Limits:
 
 
 def _refuse_unserved(fields: Fields) -> None:
-    fields_of.refuse(fields, {"mcp_servers": ([],), "container": (), "output_format": ()})
-    if fields_of.optional(fields, "tools", list[msgspec.Raw]):
-        raise InvalidRequest("tools: not supported yet")
+    fields_of.refuse(fields, {"mcp_servers": ([],), "container": (), "output_format": (), "tools": ([],)})
     choice: _Typed | None = fields_of.optional(fields, "tool_choice", _Typed)
     if choice is not None and choice.type not in ("auto", "none"):
         raise InvalidRequest("tool_choice: not supported yet")

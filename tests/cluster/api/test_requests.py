@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cluster.api import body as fields_of
 from cluster.api.chat import parse_chat
 from cluster.api.messages import parse_count, parse_message
 from cluster.prompt.conversation import Limits, Message, Text
@@ -83,6 +85,23 @@ def test_a_chat_is_read_with_its_sampling() -> None:
     assert (read.stream, read.stream_usage) == (False, True)
 
 
+@PARSERS
+def test_no_probability_mass_means_the_likeliest_token(parse: Parser) -> None:
+    greedy = parse(body(top_p=0, temperature=1)).limits
+    assert (greedy.temperature, greedy.top_p) == (0, 1)
+    default = parse(body(top_p=None)).limits
+    assert (default.temperature, default.top_p) == (1, 1)
+    tiny = parse(body(top_p=0.01, temperature=0.5)).limits
+    assert (tiny.temperature, tiny.top_p) == (0.5, 0.01)
+
+
+def test_hints_that_nothing_follows_are_reported() -> None:
+    read = parse_chat(body(messages=[{**USER, "name": "n"}], reasoning_effort="low", verbosity="high"))
+    assert read.hints.ignored == ("messages[].name", "reasoning_effort", "verbosity")
+    assert read.messages == parse_chat(body()).messages
+    assert parse_chat(body(messages=[{**USER, "name": None}])).hints.ignored == ()
+
+
 def test_counting_needs_no_max_tokens() -> None:
     assert parse_count(json.dumps({"model": "m", "messages": [USER]}).encode()).limits.max_tokens is None
 
@@ -109,6 +128,11 @@ def test_what_asks_for_nothing_is_fine() -> None:
             n=1,
             logprobs=False,
             presence_penalty=0.0,
+            frequency_penalty=0,
+            best_of=1,
+            use_beam_search=False,
+            length_penalty=1.0,
+            messages=[{"role": "assistant", "content": "x", "reasoning_content": "", "reasoning": None, "audio": None}],
             response_format={"type": "text"},
             reasoning_effort="low",
             stop=None,
@@ -185,7 +209,23 @@ REFUSED_MESSAGES = [
 REFUSED_CHAT = [
     ({"max_tokens": 0}, "max_tokens: must be at least 1"),
     ({"n": 2}, "n: not supported yet"),
+    ({"n": True}, "n: not supported yet"),
+    ({"n": 1.0}, "n: not supported yet"),
+    ({"logprobs": 0}, "logprobs: not supported yet"),
+    ({"presence_penalty": False}, "presence_penalty: not supported yet"),
+    ({"best_of": 2}, "best_of: not supported yet"),
+    ({"use_beam_search": True}, "use_beam_search: not supported yet"),
+    ({"length_penalty": 2}, "length_penalty: not supported yet"),
+    ({"echo": True}, "echo: not supported yet"),
+    ({"documents": [{}]}, "documents: not supported yet"),
     ({"tools": [{}]}, "tools: not supported yet"),
+    *[
+        (
+            {"messages": [{"role": "assistant", "content": "x", part: {"a": 1}}]},
+            f"messages[0].{part}: not supported yet",
+        )
+        for part in ("function_call", "audio", "reasoning", "reasoning_content", "refusal")
+    ],
     ({"tool_choice": "required"}, "tool_choice: not supported yet"),
     ({"logprobs": True}, "logprobs: not supported yet"),
     ({"response_format": {"type": "json_object"}}, "response_format: not supported yet"),
@@ -246,6 +286,51 @@ def test_nesting_is_bounded_by_a_named_limit(parse: Parser) -> None:
     parse(body(metadata=[{}] * 1_000))
     with pytest.raises(InvalidRequest, match="metadata: nested deeper than 64 levels"):
         parse(body(metadata=nested(MAX_JSON_DEPTH + 1)))
+
+
+@PARSERS
+def test_unknown_fields_are_not_looked_into(parse: Parser, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    check = fields_of.check_depth
+
+    def noting(raw: msgspec.Raw, path: str) -> None:
+        seen.append(path)
+        check(raw, path)
+
+    monkeypatch.setattr(fields_of, "check_depth", noting)
+    parse(body(novel=[[1]] * 1_000, metadata=[[1]] * 1_000))
+    assert set(seen) == {"model", "max_tokens", "metadata"}
+
+
+plain_values = st.recursive(
+    st.none() | st.integers() | st.text('[]{}"\\a', max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('[]{}"\\a', max_size=4), inner, max_size=3),
+    max_leaves=30,
+)
+
+
+def depth_of(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(depth_of, inner), default=0)
+
+
+@given(value=plain_values, outer=st.integers(MAX_JSON_DEPTH - 4, MAX_JSON_DEPTH))
+@settings(deadline=None, max_examples=400)
+def test_brackets_within_strings_are_no_nesting(value: Any, outer: int) -> None:
+    for i in range(outer):
+        value = [value, "]"] if i % 2 else {'["': value}
+    raw = msgspec.Raw(json.dumps(value).encode())
+    if depth_of(value) <= MAX_JSON_DEPTH:
+        fields_of.check_depth(raw, "x")
+    else:
+        with pytest.raises(InvalidRequest, match="nested deeper"):
+            fields_of.check_depth(raw, "x")
+
+
+def test_a_large_value_of_an_unserved_field_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fields_of, "decode", None)
+    with pytest.raises(InvalidRequest, match="tools: not supported yet"):
+        fields_of.refuse({"tools": msgspec.Raw(b"[" + b"1," * 1_000 + b"1]")}, {"tools": ([],)})
 
 
 @PARSERS
