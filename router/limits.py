@@ -42,6 +42,8 @@ RELINK_INTERVAL_S: Final = 2.0  # of silence, before the sockets are opened anew
 # Sockets of a replica (workers/publisher.py).
 PUBLISHER_HWM_FRAMES: Final = 10_000  # per subscriber; beyond it frames are dropped and the subscriber resyncs
 SNAPSHOT_REPLIES_HWM: Final = 1_024
+REQUESTS_AT_ONCE: Final = 16  # read before frames and others get their turn
+MAX_WAITING_SNAPSHOTS: Final = 256  # routers waiting for one; others ask again
 
 # A replica's own view of its engine's event socket (workers/engine_events.py).
 ENGINE_EVENTS_HWM: Final = 100_000
@@ -58,6 +60,7 @@ MAX_VERDICT_REASONS: Final = 16
 
 # HTTP requests (cluster/api, cluster/ingress.py).
 MAX_BODY_BYTES: Final = 32 * 2**20
+INLINE_BODY_BYTES: Final = 256 * 2**10  # larger ones are read in a thread, not on the event loop
 MAX_JSON_DEPTH: Final = 64
 MAX_MESSAGES: Final = 100_000
 MAX_STOP_SEQUENCES: Final = 16
@@ -72,4 +75,5 @@ PING_INTERVAL_S: Final = 10.0
 MAX_CHANGES: Final = 1_024  # reported of one request, of all canonical rules
 MAX_CHANGE_CHARS: Final = 1_024  # of the text that one change reports
 SEGMENT_CACHE_BYTES: Final = 64 * 2**20
+MAX_CHARS_PER_TOKEN: Final = 64  # of a context window's tokens; text beyond it is refused unrendered
 INLINE_PROMPT_CHARS: Final = 16_384

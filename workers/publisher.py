@@ -1,5 +1,7 @@
 """A replica's event sockets: numbered frames out over PUB, the resident set over ROUTER to whoever asks.
 
+A snapshot is of one moment and goes out chunk by chunk, one per turn of the loop, so that a big one holds up nobody.
+
 Publishing never waits: where a subscriber is too slow, ZMQ drops frames beyond its high-water mark, the subscriber sees
 the gap by number and asks for a snapshot. Hashes only: what this module is given holds neither tokens nor salts.
 """
@@ -15,18 +17,23 @@ import zmq
 
 from router.curve import AllowList, bind_with
 from router.errors import WireError
-from router.limits import MAX_FRAME_BYTES, PUBLISHER_HWM_FRAMES, SNAPSHOT_REPLIES_HWM
+from router.limits import (
+    MAX_FRAME_BYTES,
+    MAX_WAITING_SNAPSHOTS,
+    PUBLISHER_HWM_FRAMES,
+    REQUESTS_AT_ONCE,
+    SNAPSHOT_REPLIES_HWM,
+)
 from router.wire import decode_snapshot_request
 from workers.announcer import Announcer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from router.curve import ServerCurve
     from router.wire import Load, Op, Stored
 
 LOOK_INTERVAL_S: Final = 0.02
-REQUESTS_AT_ONCE: Final = 16
 
 Socket = zmq.Socket[bytes]
 
@@ -61,6 +68,7 @@ class Publisher:
         self._router = self._bound(zmq.ROUTER, host, hwm=SNAPSHOT_REPLIES_HWM)
         self.events = self._pub.getsockopt_string(zmq.LAST_ENDPOINT)
         self.snapshots = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._answers: dict[bytes, Iterator[bytes]] = {}  # by who asked, first come first served
         self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -117,17 +125,19 @@ class Publisher:
 
     async def _run(self) -> None:
         while True:
-            self._answer_requests()
+            self._take_requests()
+            self._send_chunk()
             now = time.monotonic()
             if now >= self._announcer.heartbeat_at:
                 self._send(self._announcer.heartbeat(now=now, ts=time.time()))
-            await asyncio.sleep(LOOK_INTERVAL_S)
+            await asyncio.sleep(0 if self._answers else LOOK_INTERVAL_S)
 
     def _send(self, frame: bytes) -> None:
         with contextlib.suppress(zmq.Again):
             self._pub.send(frame, zmq.NOBLOCK)
 
-    def _answer_requests(self) -> None:
+    def _take_requests(self) -> None:
+        """A newer request of the same router replaces the one before, and waits again."""
         for _ in range(REQUESTS_AT_ONCE):
             try:
                 parts = self._router.recv_multipart(zmq.NOBLOCK)
@@ -135,11 +145,24 @@ class Publisher:
                 return
             with contextlib.suppress(WireError, ValueError):
                 sender, request = parts
-                self._send_snapshot(sender, nonce=decode_snapshot_request(request))
+                nonce = decode_snapshot_request(request)
+                self._answers.pop(sender, None)
+                if len(self._answers) < MAX_WAITING_SNAPSHOTS:
+                    self._answers[sender] = self._announcer.snapshot(nonce)
 
-    def _send_snapshot(self, sender: bytes, *, nonce: int) -> None:
-        for chunk in self._announcer.snapshot(nonce):
-            try:
-                self._router.send_multipart([sender, chunk], zmq.NOBLOCK)
-            except zmq.Again:  # its queue is full: the rest would be useless, and it will ask again
-                return
+    def _send_chunk(self) -> None:
+        """The next one of the oldest answer. Its first fixes the moment: only one answer holds a resident set."""
+        if not self._answers:
+            return
+        sender, chunks = next(iter(self._answers.items()))
+        chunk = next(chunks, None)
+        if chunk is None or not self._reply(sender, chunk):
+            del self._answers[sender]
+
+    def _reply(self, sender: bytes, chunk: bytes) -> bool:
+        """False when its queue is full: the rest would be useless, and it will ask again."""
+        try:
+            self._router.send_multipart([sender, chunk], zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 import msgpack
@@ -23,11 +23,21 @@ from router.limits import (
 )
 from router.replicas import ReplicaInfo
 from router.subscriber import Subscriber
-from router.wire import Cleared, Load, Removed, Stored, decode_frame
+from router.wire import (
+    Cleared,
+    Load,
+    Removed,
+    SnapshotChunk,
+    Stored,
+    decode_chunk,
+    decode_frame,
+    encode_snapshot_request,
+)
+from workers import publisher as publisher_module
 from workers.publisher import Publisher
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 POOL_BLOCKS = 400_000
 LIMIT_S = 20.0
@@ -191,6 +201,138 @@ def test_a_malformed_snapshot_request_is_ignored(request_bytes: bytes) -> None:
             assert raw.poll(0) == 0
         raw.close(linger=0)
         context.term()
+
+    asyncio.run(run())
+
+
+@contextmanager
+def asking(publisher: Publisher, routers: int = 1) -> Iterator[list[zmq.Socket[bytes]]]:
+    """Raw sockets of routers that may ask the publisher."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    sockets = [context.socket(zmq.DEALER) for _ in range(routers)]
+    for socket in sockets:
+        socket.connect(publisher.snapshots)
+    try:
+        yield sockets
+    finally:
+        context.destroy(linger=0)
+
+
+async def chunks_of(socket: zmq.Socket[bytes], nonce: int) -> list[SnapshotChunk]:
+    """The whole answer to one request."""
+    chunks: list[SnapshotChunk] = []
+    while not chunks or len(chunks) < chunks[0].count:
+        await until(lambda: bool(socket.poll(0)))
+        chunk, answered = decode_chunk(socket.recv())
+        if answered == nonce:
+            chunks.append(chunk)
+    return chunks
+
+
+def test_a_big_snapshot_leaves_the_loop_to_others_between_its_chunks_and_is_of_one_moment() -> None:
+    """Encoding a million blocks in one go would hold up every token of the replica; and what is stored meanwhile is in
+    no chunk, or the snapshot would show blocks under a number that does not have them."""
+
+    async def run() -> None:
+        source = Source()
+        source.store(*range(SNAPSHOT_CHUNK_HASHES * 4))
+        turns = 0
+        sent_at: list[int] = []
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                source.store(10**9 + turns)
+                await asyncio.sleep(0)
+
+        def watched(nonce: int) -> Iterator[bytes]:
+            for chunk in snapshot(nonce):
+                sent_at.append(turns)
+                yield chunk
+
+        snapshot = source.publisher._announcer.snapshot
+        source.publisher._announcer.snapshot = watched  # type: ignore[method-assign]
+        source.publisher.start()
+        task = asyncio.create_task(others())
+        with asking(source.publisher) as (router,):
+            router.send(encode_snapshot_request(1))
+            chunks = await chunks_of(router, 1)
+        task.cancel()
+        assert len(chunks) == len(set(sent_at)) == 5
+        assert len({chunk.seq for chunk in chunks}) == 1
+        shown = {block for chunk in chunks for run in chunk.blocks for block in run.hashes}
+        assert shown == {*range(SNAPSHOT_CHUNK_HASHES * 4), *range(10**9 + 1, 10**9 + 1 + chunks[0].seq)}
+        await source.publisher.close()
+
+    asyncio.run(run())
+
+
+def test_a_newer_request_of_a_router_replaces_the_one_before() -> None:
+    """It would ignore the rest of the old answer."""
+
+    async def run() -> None:
+        source = Source()
+        source.store(*range(SNAPSHOT_CHUNK_HASHES * 2 + 1))
+        publisher = source.publisher
+        with asking(publisher) as (router,):
+            router.send(encode_snapshot_request(1))
+            await until(lambda: bool(publisher._router.poll(0)))
+            publisher._take_requests()
+            publisher._send_chunk()
+            router.send(encode_snapshot_request(2))
+            await until(lambda: bool(publisher._router.poll(0)))
+            publisher.start()
+            assert len(await chunks_of(router, 2)) == 3
+            await until(lambda: not publisher._answers)
+            assert router.poll(100) == 0, "two chunks of the first request were never sent"
+        await publisher.close()
+
+    asyncio.run(run())
+
+
+def test_a_router_that_asks_and_leaves_does_not_keep_others_from_their_answer() -> None:
+    async def run() -> None:
+        source = Source()
+        source.store(1, 2, 3)
+        publisher = source.publisher
+        with asking(publisher) as (gone,):
+            gone.send(encode_snapshot_request(1))
+            await until(lambda: bool(publisher._router.poll(0)))
+        publisher.start()
+        with asking(publisher) as (router,):
+            router.send(encode_snapshot_request(2))
+            assert [run.hashes for run in (await chunks_of(router, 2))[0].blocks] == [(1, 2, 3)]
+        await publisher.close()
+
+    asyncio.run(run())
+
+
+def test_max_waiting_snapshots_and_requests_at_once_stop_a_flood_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond MAX_WAITING_SNAPSHOTS a router is not answered, and asks again; no more than REQUESTS_AT_ONCE are read
+    before others get their turn."""
+    monkeypatch.setattr(publisher_module, "MAX_WAITING_SNAPSHOTS", 2)
+    monkeypatch.setattr(publisher_module, "REQUESTS_AT_ONCE", 1)
+
+    async def run() -> None:
+        source = Source()
+        source.store(7)
+        publisher = source.publisher
+        waiting = []
+        with asking(publisher, routers=3) as routers:
+            for router in routers:
+                router.send(encode_snapshot_request(1))
+            for _ in routers:
+                await until(lambda: bool(publisher._router.poll(0)))
+                publisher._take_requests()
+                waiting.append(len(publisher._answers))
+            assert waiting == [1, 2, 2]
+            publisher.start()
+            await until(lambda: sum(bool(router.poll(0)) for router in routers) == 2 and not publisher._answers)
+            [refused] = [router for router in routers if not router.poll(0)]
+            refused.send(encode_snapshot_request(2))
+            assert len(await chunks_of(refused, 2)) == 1
+        await publisher.close()
 
     asyncio.run(run())
 
