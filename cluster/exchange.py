@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cluster.api.hints import session_of
-from cluster.api.outcomes import Report, outcome_of
+from cluster.api.outcomes import Report, outcome_of, words_of
 from cluster.asgi import REQUEST_ID_KEY, ClientGoneError, EventStream, headers_of, read_body, send_json, while_connected
 from router.errors import UnknownModel
 from router.hashing import BYTES_PER_TOKEN
-from router.limits import MAX_HINT_CHARS
+from router.limits import INLINE_BODY_BYTES, MAX_HINT_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from cluster.tenants import Tenant, Tenants
 
 log = logging.getLogger(__name__)
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 
 class Services(NamedTuple):
@@ -91,9 +94,9 @@ class Exchange:
         self.complete = False
 
     async def prepare(self, tenant: Tenant, body: bytes) -> Prepared:
-        """Parsed, canonical, rendered, encoded. Raises `ClientError`."""
+        """Parsed, canonical, rendered, encoded; what is large is worked on in threads. Raises `ClientError`."""
         stages, report = self.stages, self.report
-        parsed = self.dialect.parse(body)
+        parsed = await _run(self.dialect.parse, body, size_bytes=len(body))
         stages.done("parse")
         report.ignored, report.model = parsed.hints.ignored, parsed.model
         report.session = session_of(self._headers, parsed)
@@ -101,7 +104,7 @@ class Exchange:
         model = self.services.models.get(parsed.model)
         if model is None:
             raise UnknownModel(f"model: `{parsed.model[:MAX_HINT_CHARS]}` is not served here")
-        conversation, report.changes = model.canonical(parsed)
+        conversation, report.changes = await _run(model.canonical, parsed, size_bytes=len(body))
         stages.done("canonical")
         text = await model.prompt(conversation)
         stages.done("template")
@@ -159,7 +162,7 @@ class Exchange:
         return tenant
 
     async def _fail(self, error: Exception) -> None:
-        self.report.outcome, self.report.error = outcome_of(error), str(error)
+        self.report.outcome, self.report.error = outcome_of(error), words_of(error)
         if self.report.outcome == "failed_internal":
             log.error("request %s failed", self.report.request_id, exc_info=error)
         if self.events.started and self.reply is not None:
@@ -168,3 +171,10 @@ class Exchange:
         status, headers, body = self.dialect.error(error, self.report.request_id)
         self.report.status = status
         await send_json(self._send, body, status=status, headers=headers)
+
+
+async def _run(function: Callable[[Given], Made], given: Given, *, size_bytes: int) -> Made:
+    """`function(given)`, in a thread when it would hold up everybody else for longer than the way there takes."""
+    if size_bytes <= INLINE_BODY_BYTES:
+        return function(given)
+    return await asyncio.to_thread(function, given)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from router.errors import ClientError, NoReplica, ReplicaError
+from router.limits import MAX_HINT_CHARS
 
 if TYPE_CHECKING:
     from cluster.prompt.conversation import Change
@@ -17,7 +18,8 @@ Outcome = Literal["completed", "client_error", "rejected_capacity", "cancelled",
 class Report(msgspec.Struct, kw_only=True):
     """What is known of one request when it has ended: for metrics and logs, never for clients.
 
-    `changes` are what the canonical rules did; `ignored` are names of body fields that Kvist does not know.
+    `changes` are what the canonical rules did; `ignored` are names of body fields that Kvist does not follow. `error`
+    is what failed, in words for operators ("" for what did not).
     """
 
     request_id: str
@@ -49,3 +51,9 @@ def outcome_of(error: BaseException) -> Outcome:
     if isinstance(error, ReplicaError):
         return "failed_replica"
     return "failed_internal"
+
+
+def words_of(error: BaseException) -> str:
+    """The error's kind and text, at most `MAX_HINT_CHARS` and never empty."""
+    kind, text = type(error).__name__, str(error)
+    return (f"{kind}: {text}" if text else kind)[:MAX_HINT_CHARS]

@@ -11,7 +11,8 @@ from cluster.output.detokenizer import Vocabulary
 from cluster.prompt.canonical import Canonicaliser
 from cluster.prompt.segments import Segmenter
 from cluster.prompt.template import Encoder, render
-from router.limits import INLINE_PROMPT_CHARS, SEGMENT_CACHE_BYTES
+from router.errors import RequestTooLarge
+from router.limits import INLINE_PROMPT_CHARS, MAX_CHARS_PER_TOKEN, SEGMENT_CACHE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,8 +58,18 @@ class ServedModel:
         self._segmenter = Segmenter(tokenizer, atoms=tokenizer.atoms(), cache_bytes=SEGMENT_CACHE_BYTES)
 
     def canonical(self, conversation: Conversation) -> Canonical:
-        """Apply the model's canonical rules. Pure."""
-        return Canonical(*self._canonicaliser.apply(conversation))
+        """Apply the model's canonical rules. Pure; safe in a thread.
+
+        Raises `RequestTooLarge` for text that cannot fit the context window, however it would be encoded.
+        """
+        canonical = Canonical(*self._canonicaliser.apply(conversation))
+        chars, most = _chars(canonical.conversation), self.max_model_len * MAX_CHARS_PER_TOKEN
+        if chars > most:
+            raise RequestTooLarge(
+                f"{chars} characters of text cannot fit the context window of {self.max_model_len} tokens"
+                f" (at most {most} characters are looked at)"
+            )
+        return canonical
 
     async def prompt(self, conversation: Conversation) -> str:
         """The prompt text of a canonical conversation. Long ones are rendered in a thread. Raises `InvalidRequest`."""

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import TYPE_CHECKING, Any
 
 import anthropic
 import httpx
 import pytest
 
+from cluster.api import body as body_fields
 from cluster.tenants import Tenants
 from router.errors import ReplicaDied
+from router.limits import INLINE_BODY_BYTES, MAX_CHARS_PER_TOKEN, MAX_HINT_CHARS
 from tests.cluster.support import REPLICA, serving, spoken
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from cluster.models.served import ServedModel
     from tests.cluster.support import Service
@@ -143,6 +146,68 @@ async def test_a_prompt_longer_than_the_context_is_refused_in_the_words_clients_
     assert (await service.ended()).outcome == "client_error"
 
 
+async def test_text_that_cannot_fit_is_refused_before_it_is_rendered(
+    service: Service, served: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tokens are not counted, so it is not told as a prompt of so many tokens."""
+    monkeypatch.setattr(served, "prompt", None)
+    most = served.max_model_len * MAX_CHARS_PER_TOKEN
+    ask = {"model": "tiny", "max_tokens": 5, "messages": [{"role": "user", "content": "a" * (most + 1)}]}
+    async with httpx.AsyncClient(base_url=service.url, timeout=30) as http:
+        for path in ("/v1/messages", "/v1/messages/count_tokens", "/v1/chat/completions"):
+            response = await http.post(path, json=ask)
+            assert response.status_code == 413
+            assert response.json()["error"]["message"].startswith(f"{most + 1} characters of text cannot fit")
+
+
+async def test_what_rules_remove_does_not_count_against_the_window(service: Service, served: ServedModel) -> None:
+    flood = f"{HEADER}\n" * (served.max_model_len * MAX_CHARS_PER_TOKEN // len(HEADER) + 1)
+    ask = {"model": "tiny", "max_tokens": 5, "messages": [USER]}
+    async with httpx.AsyncClient(base_url=service.url, timeout=30) as http:
+        for system in ("Be brief.", f"{flood}Be brief."):
+            assert (await http.post("/v1/messages", json={**ask, "system": system})).status_code == 200
+    plain, flooded = service.backend.jobs
+    assert plain.tokens == flooded.tokens
+
+
+@pytest.mark.parametrize(("padding", "on_the_loop"), [(0, True), (INLINE_BODY_BYTES, False)])
+async def test_large_bodies_are_read_off_the_loop(
+    service: Service, served: ServedModel, monkeypatch: pytest.MonkeyPatch, padding: int, on_the_loop: bool
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(*args: Any) -> Any:
+            threads.append(threading.current_thread())
+            return function(*args)
+
+        return noting
+
+    monkeypatch.setattr(body_fields, "read_fields", noted(body_fields.read_fields))
+    monkeypatch.setattr(served, "canonical", noted(served.canonical))
+    ask = {"model": "tiny", "max_tokens": 5, "messages": [USER], "novel": "x" * padding}
+    async with httpx.AsyncClient() as http:
+        assert (await http.post(f"{service.url}/v1/messages", json=ask)).status_code == 200
+        malformed = json.dumps({**ask, "max_tokens": "many"})
+        assert (await http.post(f"{service.url}/v1/messages", content=malformed)).status_code == 400
+    assert [thread is threading.current_thread() for thread in threads] == [on_the_loop] * 3
+
+
+async def test_a_reported_error_is_bounded(service: Service) -> None:
+    async with httpx.AsyncClient() as http:
+        await http.post(f"{service.url}/v1/messages", json={"model": "m" * 9_999, "max_tokens": 5, "messages": [USER]})
+    error = (await service.ended()).error
+    assert len(error) == MAX_HINT_CHARS
+    assert error.startswith("UnknownModel: model: `mmm")
+
+
+async def test_an_error_without_words_is_reported_by_its_kind(service: Service) -> None:
+    service.engine.script, service.engine.error = [], RuntimeError()
+    async with httpx.AsyncClient() as http:
+        await http.post(f"{service.url}/v1/messages", json={"model": "tiny", "max_tokens": 5, "messages": [USER]})
+    assert (await service.ended()).error == "RuntimeError"
+
+
 async def test_an_empty_answer_has_no_block(service: Service, sdk: anthropic.AsyncAnthropic) -> None:
     service.engine.script = []
     message = await sdk.messages.create(model="tiny", max_tokens=5, messages=[USER])
@@ -211,7 +276,8 @@ async def test_a_failure_before_the_first_token_is_a_status_without_its_own_word
         await sdk.messages.create(model="tiny", max_tokens=5, messages=[USER], stream=stream)
     body: Any = caught.value.body
     assert body["error"] == {"type": "api_error", "message": words}
-    assert (await service.ended()).outcome == outcome
+    report = await service.ended()
+    assert (report.outcome, report.error) == (outcome, f"{type(error).__name__}: secret")
 
 
 async def test_a_failure_in_the_middle_closes_the_block_and_sends_an_error_event(
@@ -223,7 +289,8 @@ async def test_a_failure_in_the_middle_closes_the_block_and_sends_an_error_event
     with pytest.raises(anthropic.APIStatusError, match="the replica failed"):
         await record(stream, events)
     assert events[-1] == "content_block_stop"
-    assert (await service.ended()).outcome == "failed_replica"
+    report = await service.ended()
+    assert (report.outcome, report.error) == ("failed_replica", "ReplicaDied: secret")
 
 
 @pytest.mark.parametrize("ending", [None, "abort", "error"])
