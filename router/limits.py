@@ -29,6 +29,9 @@ INDEX_MARGIN_BLOCKS: Final = 1_024  # beyond a replica's pool, for what one fram
 INDEX_OFFLOADED_BLOCKS: Final = 16_777_216  # per replica, host memory and disk together
 RESERVATION_TTL_S: Final = 3_600.0
 MAX_RESERVATIONS: Final = 65_536
+RATE_LOW: Final = 100.0  # tokens per second of prefill that may be learnt
+RATE_HIGH: Final = 10_000_000.0
+OVERSTATEMENT_SAMPLES: Final = 15  # last prefills of an optimistic replica that it is judged by
 LOAD_SETTLE_S: Final = 0.1  # a request sent later than this before a gauge may not be in it yet
 ACCURACY_WINDOW_S: Final = 300.0
 
@@ -49,6 +52,7 @@ MAX_WAITING_SNAPSHOTS: Final = 256  # routers waiting for one; others ask again
 ENGINE_EVENTS_HWM: Final = 100_000
 ENGINE_PENDING_BATCHES: Final = 100_000
 ENGINE_REPLAY_INTERVAL_S: Final = 1.0  # how often an idle engine is asked whether the last batches were lost
+REPLAY_PATIENCE_S: Final = 5.0  # without an answer, an engine is asked again
 ENGINE_HEALTH_INTERVAL_S: Final = 0.25  # how often an engine is asked whether it lives (workers/event_pump.py)
 
 # Engine events (workers/kv_events.py, workers/relay.py).

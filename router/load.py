@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from router.errors import KvistBug
-from router.limits import LOAD_SETTLE_S, MAX_RESERVATIONS, RESERVATION_TTL_S
+from router.limits import LOAD_SETTLE_S, MAX_RESERVATIONS, RATE_HIGH, RATE_LOW, RESERVATION_TTL_S
 from router.wire import Load
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 RATE_DEFAULT: Final = 10_000.0
-RATE_LOW, RATE_HIGH = 100.0, 10_000_000.0
 RATE_WEIGHT: Final = 0.1
 RATE_MIN_TOKENS: Final = 2_048
 

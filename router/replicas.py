@@ -9,7 +9,7 @@ import msgspec
 
 from router.errors import WireError
 from router.feed import State
-from router.limits import ACCURACY_WINDOW_S, MAX_BLOCK_TOKENS, MAX_COUNT, MAX_NAME_BYTES
+from router.limits import ACCURACY_WINDOW_S, MAX_BLOCK_TOKENS, MAX_COUNT, MAX_NAME_BYTES, OVERSTATEMENT_SAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +20,6 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_BYTES)]
 Endpoint = Annotated[str, msgspec.Meta(pattern=r"^(tcp|ipc)://", max_length=MAX_NAME_BYTES)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
 
-OVERSTATEMENT_SAMPLES: Final = 15
 NOTEWORTHY_TOKENS: Final = 10_000
 NOTEWORTHY_SHARE: Final = 0.1
 

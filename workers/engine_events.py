@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import zmq
 import zmq.asyncio
 
-from router.limits import ENGINE_EVENTS_HWM, ENGINE_PENDING_BATCHES, ENGINE_REPLAY_INTERVAL_S
+from router.limits import ENGINE_EVENTS_HWM, ENGINE_PENDING_BATCHES, ENGINE_REPLAY_INTERVAL_S, REPLAY_PATIENCE_S
 from workers.recording import SEQ_BYTES, read_message
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from workers.engine import EventBatch
 
-REPLAY_PATIENCE_S: Final = 5.0
 POLL_MS: Final = 250
 
 

@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from router import load as load_module
 from router.errors import KvistBug
-from router.limits import LOAD_SETTLE_S, RESERVATION_TTL_S
-from router.load import RATE_DEFAULT, RATE_HIGH, RATE_LOW, Loads, PrefillRate, Reservation
+from router.limits import LOAD_SETTLE_S, RATE_HIGH, RATE_LOW, RESERVATION_TTL_S
+from router.load import RATE_DEFAULT, Loads, PrefillRate, Reservation
 from router.wire import Load
 
 REPLICAS = ("a", "b")
@@ -182,7 +182,8 @@ def test_check_integrity_notices_a_sum_that_is_off(loads: Loads) -> None:
 
 
 def test_the_prefill_rate_follows_what_is_seen_within_bounds() -> None:
-    """Slowly, unmoved by one outlier or by requests too small to tell."""
+    """Slowly, unmoved by one outlier or by requests too small to tell. RATE_LOW and RATE_HIGH stop absurd times from
+    making all replicas look equally bad, or all waiting free."""
     rate = PrefillRate()
     rate.observe(tokens=10, elapsed_s=1.0)
     rate.observe(tokens=10_000, elapsed_s=0.0)

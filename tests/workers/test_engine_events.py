@@ -166,7 +166,7 @@ def test_what_the_engine_no_longer_has_shows_as_a_gap(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_does_not_answer_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Live batches wait for the answer, and come then."""
+    """REPLAY_PATIENCE_S stops a lost answer from holding live batches back for ever: they come after it."""
     monkeypatch.setattr(engine_events, "REPLAY_PATIENCE_S", 0.1)
     muted = EngineSockets.answer
     started: list[asyncio.Event] = []
