@@ -60,7 +60,8 @@ class LocalCluster:
 def serve_locally(config: ClusterConfig) -> int:
     """Run until Ctrl-C or SIGTERM (then 0) or until the cluster fails (then its code)."""
     cluster = LocalCluster(config)
-    signal.signal(signal.SIGTERM, _interrupt)
+    for signum in (signal.SIGINT, signal.SIGTERM):  # set, not inherited: a shell's background jobs ignore SIGINT
+        signal.signal(signum, _interrupt)
     try:
         return cluster.wait()
     except KeyboardInterrupt:
