@@ -54,7 +54,7 @@ class VllmEngine:
         self._model = model
         self._path = path
         self._engine_args = engine_args
-        self._sockets = Path(tempfile.mkdtemp(prefix="kv-events-", dir="/tmp"))
+        self._sockets = Path(tempfile.mkdtemp(prefix="kv-events-"))
         self._events: EngineEvents | None = None
         self._engine: Any = None
         self._gauge = EngineGauge()
@@ -131,6 +131,7 @@ class VllmEngine:
         if self._engine is not None:
             engine, self._engine = self._engine, None
             await asyncio.to_thread(engine.shutdown)
+            engine.shutdown = _nothing  # else `__del__` repeats it, maybe when the interpreter has gone to pieces
         shutil.rmtree(self._sockets, ignore_errors=True)
 
     def _endpoint(self, name: str) -> str:
@@ -149,6 +150,10 @@ class VllmEngine:
         defaults = ARGUMENTS | (CPU_ARGUMENTS if current_platform.is_cpu() else {})
         arguments = defaults | self._engine_args | {"model": str(self._path), "kv_events_config": events}
         return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[self._gauge.stat_logger])
+
+
+def _nothing() -> None:
+    """All is done."""
 
 
 def _set_environment(path: Path) -> None:
