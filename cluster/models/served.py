@@ -12,7 +12,7 @@ from cluster.prompt.canonical import Canonicaliser
 from cluster.prompt.segments import Segmenter
 from cluster.prompt.template import Encoder, render
 from router.errors import RequestTooLarge
-from router.limits import INLINE_PROMPT_CHARS, MAX_CHARS_PER_TOKEN, SEGMENT_CACHE_BYTES
+from router.limits import INLINE_BODY_BYTES, INLINE_PROMPT_CHARS, MAX_CHARS_PER_TOKEN, SEGMENT_CACHE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,9 +78,13 @@ class ServedModel:
         return await asyncio.to_thread(render, conversation, self._template)
 
     async def tokens(self, prompt: str) -> bytes:
-        """Packed u32. New text is encoded in a thread, beyond what is cheaper than the way there."""
-        plan = self._segmenter.plan(prompt)
-        if plan.missing_chars <= INLINE_PROMPT_CHARS:
+        """Packed u32. Long prompts are cut, and new text is encoded, in a thread when that is cheaper than to wait."""
+        short = len(prompt) <= INLINE_BODY_BYTES
+        if short:
+            plan = self._segmenter.plan(prompt)
+        else:
+            plan = self._segmenter.plan_of(await asyncio.to_thread(self._segmenter.cut, prompt))
+        if short and plan.missing_chars <= INLINE_PROMPT_CHARS:
             tokens = plan.encode()
         else:
             tokens = await asyncio.to_thread(plan.encode)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cluster.prompt.template import Encoder
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Segmenter:
     """Encodes prompts with one model's encoder. `atoms` are texts that always become one token of their own.
 
-    Not safe for several threads at once, except `Plan.encode`, which touches no shared state.
+    Not safe for several threads at once, except `cut` and `Plan.encode`, which touch no shared state.
     """
 
     def __init__(self, encoder: Encoder, *, atoms: Mapping[str, bytes], cache_bytes: int) -> None:
@@ -26,20 +26,44 @@ class Segmenter:
         self._atoms = dict(atoms)
         # Longest first, as tokenizers match: one atom may begin another.
         longest_first = sorted(atoms, key=len, reverse=True)
-        self._cut = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if atoms else None
+        self._atom = re.compile("|".join(map(re.escape, longest_first))) if atoms else None
         self._cache = SegmentCache(cache_bytes)
+
+    def cut(self, prompt: str) -> Cut:
+        """Atoms and the texts between them. O(len(prompt)); may run in a thread."""
+        segments = [s for s in self._pieces(prompt) if s]
+        return Cut(segments, list(dict.fromkeys(segments)))
+
+    def _pieces(self, prompt: str) -> Iterator[str]:
+        """Atom by atom: one call for all of them would hold the interpreter lock to its end."""
+        at = 0
+        for match in self._atom.finditer(prompt) if self._atom else ():
+            yield prompt[at : match.start()]
+            yield match[0]
+            at = match.end()
+        yield prompt[at:]
 
     def plan(self, prompt: str) -> Plan:
         """What of `prompt` is known, and what must be encoded. O(len(prompt))."""
-        segments = [s for s in (self._cut.split(prompt) if self._cut else [prompt]) if s]
-        known = {s: tokens for s in segments if (tokens := self._atoms.get(s) or self._cache.get(s)) is not None}
-        missing = [s for s in dict.fromkeys(segments) if s not in known]
-        return Plan(self._encoder, segments, known, missing)
+        return self.plan_of(self.cut(prompt))
+
+    def plan_of(self, cut: Cut) -> Plan:
+        """The plan of a prompt that has been cut. O(distinct segments)."""
+        known = {s: tokens for s in cut.distinct if (tokens := self._atoms.get(s) or self._cache.get(s)) is not None}
+        missing = [s for s in cut.distinct if s not in known]
+        return Plan(self._encoder, cut.segments, known, missing)
 
     def remember(self, plan: Plan) -> None:
         """Keep what an encoded plan found out."""
         for segment in plan.missing:
             self._cache.put(segment, plan.known[segment])
+
+
+class Cut(NamedTuple):
+    """A prompt in its order, and what is in it at all."""
+
+    segments: Sequence[str]
+    distinct: Sequence[str]
 
 
 class Plan:

@@ -18,7 +18,7 @@ from cluster.prompt.canonical import Rules
 from cluster.prompt.conversation import Conversation, Message, Text
 from cluster.prompt.template import Turn
 from router.errors import InvalidRequest, ModelUnusable
-from router.limits import INLINE_PROMPT_CHARS
+from router.limits import INLINE_BODY_BYTES, INLINE_PROMPT_CHARS
 from tests.cluster.support import packed
 
 if TYPE_CHECKING:
@@ -123,6 +123,24 @@ def test_an_unknown_decoder_is_refused(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     with pytest.raises(ModelUnusable, match="WordPiece"):
         HfTokenizer(folder)
+
+
+def test_a_flood_of_atoms_is_cut_and_joined_off_the_loop(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model(tiny_model, name="tiny", max_model_len=64, rules=Rules())
+    segmenter = model._segmenter
+    atom, token = next(iter(segmenter._atoms.items()))
+    threads: list[threading.Thread] = []
+    cut = segmenter.cut
+
+    def noting_where(prompt: str) -> Any:
+        threads.append(threading.current_thread())
+        return cut(prompt)
+
+    monkeypatch.setattr(segmenter, "cut", noting_where)
+    count = INLINE_BODY_BYTES // len(atom) + 1
+    assert asyncio.run(model.tokens(atom * count)) == token * count
+    assert asyncio.run(model.tokens(atom)) == token
+    assert [thread is threading.main_thread() for thread in threads] == [False, True]
 
 
 @pytest.mark.parametrize("text", ["short", "word " * INLINE_PROMPT_CHARS])
