@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 FEED, FLEET, INDEX = "tests/router/test_feed.py", "tests/router/test_fleet.py", "tests/router/test_index.py"
 WIRE, LOAD, HASHING = "tests/router/test_wire.py", "tests/router/test_load.py", "tests/router/test_hashing.py"
 RELAY, ANNOUNCER = "tests/workers/test_relay.py", "tests/workers/test_announcer.py"
+PUMP, PUBLISHER = "tests/workers/test_event_pump.py", "tests/workers/test_publisher.py"
+SUBSCRIBER = "tests/router/test_subscriber.py"
 
 
 class Mutant(NamedTuple):
@@ -430,5 +432,39 @@ MUTANTS: Final = (
         "or not packed:",
         WIRE,
         ("test_a_frame_with_one_wrong_field_is_refused",),
+    ),
+    # Between them: what sockets carry, and what happens when it fails.
+    Mutant(
+        "block size that routers are told",
+        "workers/event_pump.py",
+        "self._relay.mismatch or self._block_size",
+        "self._block_size",
+        PUMP,
+        ("test_an_engine_whose_events_have_another_block_size_than_it_says_is_a_loud_state",),
+    ),
+    Mutant(
+        "bound on routers that wait for a snapshot",
+        "workers/publisher.py",
+        "if len(self._answers) < MAX_WAITING_SNAPSHOTS:",
+        "if True:",
+        PUBLISHER,
+        ("test_max_waiting_snapshots_and_requests_at_once_stop_a_flood_of_requests",),
+    ),
+    Mutant(
+        "one chunk a turn",
+        "workers/publisher.py",
+        "        if chunk is None or not self._reply(sender, chunk):\n            del self._answers[sender]",
+        "        while chunk is not None and self._reply(sender, chunk):\n            chunk = next(chunks, None)\n"
+        "        del self._answers[sender]",
+        PUBLISHER,
+        ("test_a_big_snapshot_leaves_the_loop_to_others_between_its_chunks_and_is_of_one_moment",),
+    ),
+    Mutant(
+        "a failing replica starts afresh",
+        "router/subscriber.py",
+        "                self._start_afresh(link, fault)\n            return",
+        "                raise\n            return",
+        SUBSCRIBER,
+        ("test_nothing_unforeseen_ends_the_reading_or_touches_other_replicas",),
     ),
 )
