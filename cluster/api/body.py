@@ -1,6 +1,6 @@
 """From body bytes to checked fields: what both protocols share.
 
-The body is scanned once into raw fields; only fields that the protocol knows are decoded, straight into typed structs.
+The body is scanned into raw fields; only fields that the protocol knows are decoded, straight into typed structs.
 Unknown fields are never decoded, nor looked into: they cannot reach anything. Every complaint names its field.
 """
 
@@ -14,6 +14,7 @@ import msgspec
 from cluster.prompt.conversation import Text
 from router.errors import InvalidRequest, RequestTooLarge
 from router.limits import (
+    INLINE_BODY_BYTES,
     MAX_BLOCKS_PER_MESSAGE,
     MAX_BODY_BYTES,
     MAX_HINT_CHARS,
@@ -67,21 +68,53 @@ class RawMessage(msgspec.Struct):
     name: msgspec.Raw = msgspec.Raw(b"null")
 
 
-def read_fields(body: bytes, known: Set[str]) -> tuple[Fields, tuple[str, ...]]:
-    """The known fields undecoded, and the names of the others (bounded). One pass over `body`.
+class Known:
+    """The fields of one protocol. Others are told apart from engine-private ones, which are refused."""
+
+    def __init__(self, names: Set[str]) -> None:
+        self.names = names
+        raw_fields = [(name, msgspec.Raw, msgspec.Raw()) for name in sorted(names | ENGINE_FIELDS)]
+        self._kind: Any = msgspec.defstruct("RawFields", raw_fields)
+
+    def scan(self, body: bytes) -> tuple[Fields, tuple[str, ...]]:
+        """The fields undecoded, and names of unknown ones (bounded).
+
+        Of a large body only the known and the private ones; it is scanned once more for the names of others, unless
+        those hold so many bytes that they could be a flood.
+        """
+        if len(body) <= INLINE_BODY_BYTES:
+            fields: Fields = decode(body, Fields, "body")
+            return fields, self._strangers(fields)
+        fields = self._expected(body)
+        if len(body) - sum(memoryview(raw).nbytes for raw in fields.values()) > INLINE_BODY_BYTES:
+            return fields, (f"more than {INLINE_BODY_BYTES} bytes of unknown fields",)
+        return fields, self._strangers(decode(body, Fields, "body"))
+
+    def _expected(self, body: bytes) -> Fields:
+        """Others are skipped and cost no memory, however many they are."""
+        found = decode(body, self._kind, "body")
+        values = ((name, getattr(found, name)) for name in self._kind.__struct_fields__)
+        return {name: raw for name, raw in values if memoryview(raw).nbytes}
+
+    def _strangers(self, fields: Fields) -> tuple[str, ...]:
+        unknown = nsmallest(MAX_IGNORED_FIELDS, (name for name in fields if name not in self.names))
+        return tuple(name[:MAX_HINT_CHARS] for name in unknown)
+
+
+def read_fields(body: bytes, known: Known) -> tuple[Fields, tuple[str, ...]]:
+    """The known fields undecoded, and the names of the others (bounded). At most two passes over `body`.
 
     Raises `RequestTooLarge`, or `InvalidRequest` for malformed or too deep JSON and for engine-private fields.
     """
     if len(body) > MAX_BODY_BYTES:
         raise RequestTooLarge(f"request body exceeds {MAX_BODY_BYTES} bytes")
-    fields: Fields = decode(body, Fields, "body")
+    fields, ignored = known.scan(body)
     private = sorted(ENGINE_FIELDS & fields.keys())
     if private:
         raise InvalidRequest(f"{private[0]}: this field belongs to an engine and cannot be set by a request")
-    for name in (known & fields.keys()) - _TYPED_THROUGHOUT:
+    for name in (known.names & fields.keys()) - _TYPED_THROUGHOUT:
         check_depth(fields[name], name)
-    unknown = nsmallest(MAX_IGNORED_FIELDS, (name for name in fields if name not in known))
-    return fields, tuple(name[:MAX_HINT_CHARS] for name in unknown)
+    return fields, ignored
 
 
 def decode(raw: bytes | msgspec.Raw, kind: Any, path: str) -> Any:

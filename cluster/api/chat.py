@@ -28,7 +28,7 @@ INERT: Final = frozenset(
     {"metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_options",
      "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user"}
 )  # fmt: skip
-KNOWN: Final = (
+KNOWN: Final = fields_of.Known(
     INERT
     | UNSERVED.keys()
     | {

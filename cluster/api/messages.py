@@ -16,10 +16,10 @@ from router.limits import MAX_HINT_CHARS
 INERT: Final = frozenset(
     {"betas", "cache_control", "context_management", "diagnostics", "metadata", "safeguards", "service_tier", "speed"}
 )
-KNOWN: Final = INERT | {
+KNOWN: Final = fields_of.Known(INERT | {
     "max_tokens", "mcp_servers", "messages", "model", "output_config", "output_format", "stop_sequences", "stream",
     "system", "temperature", "thinking", "tool_choice", "tools", "top_k", "top_p", "container",
-}  # fmt: skip
+})  # fmt: skip
 
 
 class _Metadata(msgspec.Struct):

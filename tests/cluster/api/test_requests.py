@@ -16,6 +16,7 @@ from cluster.api.messages import parse_count, parse_message
 from cluster.prompt.conversation import Limits, Message, Text
 from router.errors import ClientError, InvalidRequest, RequestTooLarge
 from router.limits import (
+    INLINE_BODY_BYTES,
     MAX_BLOCKS_PER_MESSAGE,
     MAX_BODY_BYTES,
     MAX_IGNORED_FIELDS,
@@ -300,6 +301,37 @@ def test_unknown_fields_are_not_looked_into(parse: Parser, monkeypatch: pytest.M
     monkeypatch.setattr(fields_of, "check_depth", noting)
     parse(body(novel=[[1]] * 1_000, metadata=[[1]] * 1_000))
     assert set(seen) == {"model", "max_tokens", "metadata"}
+
+
+@PARSERS
+def test_a_flood_of_unknown_fields_is_not_named(parse: Parser, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds: list[Any] = []
+    decode = fields_of.decode
+
+    def noting(raw: Any, kind: Any, path: str) -> Any:
+        kinds.append(kind)
+        return decode(raw, kind, path)
+
+    monkeypatch.setattr(fields_of, "decode", noting)
+    few = parse(body(novel=1, metadata={"a": "x" * INLINE_BODY_BYTES}))
+    assert fields_of.Fields in kinds
+    assert few.hints.ignored == ("novel",)
+    kinds.clear()
+    flood = parse(body(**{f"novel_{i:06}": i for i in range(INLINE_BODY_BYTES // 10)}))
+    assert fields_of.Fields not in kinds
+    assert flood.hints.ignored == (f"more than {INLINE_BODY_BYTES} bytes of unknown fields",)
+    assert flood.messages == few.messages
+
+
+@PARSERS
+def test_a_large_body_is_refused_in_the_same_words(parse: Parser) -> None:
+    padding = "x" * INLINE_BODY_BYTES
+    with pytest.raises(InvalidRequest, match="cache_salt: this field belongs to an engine"):
+        parse(body(cache_salt="s", novel=padding))
+    with pytest.raises(InvalidRequest, match="messages: field required"):
+        parse(json.dumps({"model": "m", "max_tokens": 1, "novel": padding}).encode())
+    with pytest.raises(InvalidRequest, match="body: Expected `object`, got `array`"):
+        parse(json.dumps([padding]).encode())
 
 
 plain_values = st.recursive(
