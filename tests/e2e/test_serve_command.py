@@ -36,20 +36,15 @@ def test_after_kill_9_no_process_that_inherited_its_environment_is_left(tmp_path
         assert [everything[pid] for pid in everything if is_alive(pid)] == []  # some overwrite their environment
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_and_sigterm_end_everything_with_code_0(tmp_path: Path, signum: int) -> None:
-    """A clean stop is not an error."""
-    with serving(simulated(), tmp_path) as serve:
-        assert serve.end(signum) == 0
-        assert wait_until_gone(serve.mark, LEAVES_NOTHING_WITHIN_S) == {}
-
-
-def test_a_cluster_of_one_machine_listens_on_loopback_only(tmp_path: Path) -> None:
-    """Except Serve's gRPC port between replicas, which has no address option and asks for the cluster's token."""
+def test_a_cluster_of_one_machine_listens_on_loopback_only_and_ctrl_c_ends_all_of_it(tmp_path: Path) -> None:
+    """Except Serve's gRPC port between replicas, which has no address option and asks for the cluster's token. A clean
+    stop is not an error."""
     with serving(simulated(), tmp_path) as serve:
         pids = marked(serve.mark)
         names = {pids[pid].split()[0] for pid, _ in listeners_beyond_loopback(pids)}
         assert {name for name in names if not name.startswith("ray::ServeReplica")} == set()
+        assert serve.end(signal.SIGINT) == 0
+        assert wait_until_gone(serve.mark, LEAVES_NOTHING_WITHIN_S) == {}
 
 
 def listeners_beyond_loopback(pids: dict[int, str]) -> list[tuple[int, str]]:
@@ -80,12 +75,15 @@ def test_a_replica_that_cannot_start_ends_the_command_with_the_reason(tmp_path: 
     shutil.rmtree(logs.parents[1])
 
 
-def test_two_clusters_on_one_machine_never_answer_for_each_other(tmp_path: Path) -> None:
-    """Serve's replicas share ports without an error; each cluster has a range of its own."""
+def test_two_clusters_on_one_machine_never_answer_for_each_other_and_sigterm_ends_one(tmp_path: Path) -> None:
+    """Serve's replicas share ports without an error; each cluster has a range of its own, and an end of its own."""
     with serving(simulated(name="one"), tmp_path) as first, serving(simulated(name="two"), tmp_path) as second:
         for cluster, name in ((first, "one"), (second, "two")) * 20:
             with urllib.request.urlopen(f"{cluster.url}/v1/models", timeout=10) as response:
                 assert [model["id"] for model in json.load(response)["data"]] == [name]
+        assert first.end(signal.SIGTERM) == 0
+        assert wait_until_gone(first.mark, LEAVES_NOTHING_WITHIN_S) == {}
+        assert replicas_of(second)
 
 
 def test_a_dead_engine_is_noticed_and_its_replica_replaced(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.simulation.controls import CONTROLS
 from tests.simulation.faults import INTERVALS_S
 from tests.simulation.world import MESSAGE_FAULTS, Violation
 
-SEEDS = int(os.environ.get("KVIST_SIM_SEEDS", "80"))
+SEEDS = int(os.environ.get("KVIST_SIM_SEEDS", "40"))
 CONTROL_SEEDS = range(5)
 INCIDENTS_PER_MINUTE = 3
 
