@@ -47,8 +47,8 @@ def apply_node_environment() -> None:
 def apply_local_environment(scratch: Path, *, replica_ports: range, metrics_port: int, stats_port: int) -> None:
     """What a cluster of one machine needs besides: a token of its own, its own HAProxy files and ports, loopback only.
 
-    Serve's replicas listen with SO_REUSEPORT from a fixed port on: two clusters with the same range would answer each
-    other's requests, so each needs its own. Writes the HAProxy wrapper into `scratch`, whose path must be short (Unix
+    Serve's replicas listen with SO_REUSEPORT from a fixed port on, and its fallback proxy on another: two clusters with
+    the same ones would answer each other's requests, so each needs its own `replica_ports`. Writes the HAProxy wrapper into `scratch`, whose path must be short (Unix
     sockets go below it).
     """
     folder = scratch / "haproxy"
@@ -68,7 +68,9 @@ def apply_local_environment(scratch: Path, *, replica_ports: range, metrics_port
             "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "server-state"),
             "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "metrics.sock"),
             "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(replica_ports.start),
-            "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(replica_ports.stop),
+            "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(replica_ports[-3]),
+            "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(replica_ports[-2]),
+            "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(replica_ports[-1]),
             "RAY_SERVE_HAPROXY_METRICS_PORT": str(metrics_port),
             "RAY_SERVE_HAPROXY_STATS_PORT": str(stats_port),
         }
