@@ -48,8 +48,8 @@ def apply_local_environment(scratch: Path, *, replica_ports: range, metrics_port
     """What a cluster of one machine needs besides: a token of its own, its own HAProxy files and ports, loopback only.
 
     Serve's replicas listen with SO_REUSEPORT from a fixed port on, and its fallback proxy on another: two clusters with
-    the same ones would answer each other's requests, so each needs its own `replica_ports`. Writes the HAProxy wrapper into `scratch`, whose path must be short (Unix
-    sockets go below it).
+    the same ones would answer each other's requests, so each needs its own `replica_ports`. Writes the HAProxy wrapper
+    into `scratch`, whose path must be short (Unix sockets go below it).
     """
     folder = scratch / "haproxy"
     folder.mkdir(parents=True, exist_ok=True)
