@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cluster.config import ClusterConfig, ModelConfig
 
 ENGINE_BYTES: Final = {"vllm": 5 * 2**29, "sim": 300 * 2**20}
-"""Resident memory of one replica of a demo model, measured; a real model's weights come on top."""
+"""What one replica of a demo model is reckoned with, its KV pool included; a real model's weights come on top."""
 BASE_BYTES: Final = 1 * 2**30
 DEMO_MODELS: Final = frozenset({"tiny", "smollm2"})
 

@@ -136,7 +136,7 @@ class ServeStream:
 
     @property
     def routed(self) -> Routed:
-        """The choice; after Serve had to send it elsewhere, that replica, of which nothing was predicted."""
+        """The choice; after Serve had to send it elsewhere, that replica, with no cached tokens promised."""
         return self._routed
 
     def __aiter__(self) -> AsyncIterator[TokenDelta]:
