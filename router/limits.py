@@ -62,6 +62,12 @@ MAX_ATTENTION_GROUPS: Final = 1_024  # of one engine
 MAX_PARKED_BLOCKS: Final = 65_536  # whose parent has not been announced yet
 MAX_VERDICT_REASONS: Final = 16
 
+# What a simulated engine says (workers/answers.py, workers/json_instance.py).
+MAX_SIM_ANSWERS: Final = 1_024
+SIM_ANSWER_PROMPT_TOKENS: Final = 4_096  # of a prompt's end, in which scripted answers look for their place
+MAX_SIM_INSTANCE_PARTS: Final = 10_000  # values and characters of the smallest instance of a JSON schema
+MAX_SIM_INSTANCE_DEPTH: Final = 64
+
 # HTTP requests (cluster/api, cluster/ingress.py).
 MAX_BODY_BYTES: Final = 32 * 2**20
 INLINE_BODY_BYTES: Final = 256 * 2**10  # larger ones are read in a thread, not on the event loop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import json
 import time
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from router.errors import ReplicaDied
+from router.errors import InvalidRequest, ModelUnusable, ReplicaDied
 from router.limits import ENGINE_PENDING_BATCHES
+from workers.answers import Answers, Speech
 from workers.engine import EngineInfo, EngineLoad, EventBatch, TokenDelta
 from workers.simulator import SimParameters, Simulator
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from pathlib import Path
 
+    from workers.answers import Said
     from workers.engine import Generation
     from workers.simulator import SimDelta
 
@@ -31,7 +34,9 @@ _HIGHEST_TOKEN: Final = 4000  # below the marks of small demo vocabularies
 
 class SimEngine:
     """One `Simulator` on the event loop. `speed` divides all engine time (`inf`: none passes, steps only take turns on
-    the loop). `clock` and `sleep` are the loop's view of time in seconds."""
+    the loop). `clock` and `sleep` are the loop's view of time in seconds.
+
+    `speech` is what it says in words: under a constraint (json or choice), or where an answer is scripted."""
 
     def __init__(
         self,
@@ -39,6 +44,7 @@ class SimEngine:
         model: str,
         parameters: SimParameters,
         speed: float = 1.0,
+        speech: Speech | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -50,6 +56,7 @@ class SimEngine:
         )
         pace = {name: getattr(parameters, name) / speed for name in _PACE}
         self._simulator = Simulator(msgspec.structs.replace(parameters, **pace))
+        self._speech = speech
         self._clock = clock
         self._sleep = sleep
         self._ids = itertools.count()
@@ -63,7 +70,8 @@ class SimEngine:
     @classmethod
     def from_settings(cls, model: str, path: Path, engine_args: dict[str, Any]) -> SimEngine:
         """An engine in the place of the model at `path`: its context window, its vocabulary, its end token.
-        `engine_args` are `SimParameters` and `speed`, and win. Raises msgspec.ValidationError for anything else."""
+        `engine_args` are `SimParameters`, `speed` and `answers`, and win. Raises msgspec.ValidationError for anything
+        else, `ModelUnusable` for answers without a tokenizer.json."""
         defaults: dict[str, Any] = {}
         config_file = path / "config.json"
         if config_file.is_file():
@@ -74,7 +82,13 @@ class SimEngine:
                 defaults["eos_token"] = config["eos_token_id"]
         settings = defaults | engine_args
         speed = float(settings.pop("speed", 1.0))
-        return cls(model=model, parameters=msgspec.convert(settings, SimParameters), speed=speed)
+        answers = msgspec.convert(settings.pop("answers", ()), Answers)
+        parameters = msgspec.convert(settings, SimParameters)
+        codec = _ModelCodec(path / "tokenizer.json")
+        if answers and not codec.is_there:
+            raise ModelUnusable(f"scripted answers need the model's tokenizer: {path} has no tokenizer.json")
+        speech = Speech(codec, answers, eos_token=parameters.eos_token) if codec.is_there else None
+        return cls(model=model, parameters=parameters, speed=speed, speech=speech)
 
     def __repr__(self) -> str:
         return f"<SimEngine {self._simulator!r}>"
@@ -93,7 +107,12 @@ class SimEngine:
     async def generate(self, generation: Generation) -> AsyncIterator[TokenDelta]:
         self._check_alive()
         request_id = f"{generation.request_id}-{next(self._ids)}"  # ids may repeat, as they may in vLLM
-        self._simulator.submit(msgspec.structs.replace(generation, request_id=request_id))
+        said = self._said(generation)
+        if said is not None and said.stall_s:
+            await self._sleep(said.stall_s)
+            self._check_alive()
+        script = None if said is None else said.script
+        self._simulator.submit(msgspec.structs.replace(generation, request_id=request_id), script)
         stream = self._streams[request_id] = asyncio.Queue()
         self._work.set()
         try:
@@ -145,6 +164,13 @@ class SimEngine:
                 await self._task
             self._task = None
 
+    def _said(self, generation: Generation) -> Said | None:
+        if self._speech is not None:
+            return self._speech.of(generation)
+        if generation.sampling.structured is not None:
+            raise InvalidRequest("a simulated engine without a tokenizer.json cannot follow a constraint")
+        return None
+
     def _check_alive(self) -> None:
         if self._has_ended or self._task is None or self._task.done():
             raise ReplicaDied("the engine is gone")
@@ -176,6 +202,26 @@ class SimEngine:
             for delta in result.deltas:
                 if delta.request_id in self._streams:
                     self._streams[delta.request_id].put_nowait(delta)
+
+
+class _ModelCodec:
+    """A model's tokenizer, read when it is needed first: most simulated engines never speak."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.is_there = file.is_file()
+
+    @functools.cached_property
+    def _tokenizer(self) -> Any:
+        from tokenizers import Tokenizer  # noqa: PLC0415 - same
+
+        return Tokenizer.from_file(str(self._file))
+
+    def encode(self, text: str) -> Sequence[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids  # type: ignore[no-any-return]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=False)  # type: ignore[no-any-return]
 
 
 def _combined(deltas: Sequence[SimDelta]) -> TokenDelta:

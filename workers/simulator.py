@@ -58,6 +58,13 @@ class SimDelta(msgspec.Struct, frozen=True):
     finish_reason: FinishReason | None
 
 
+class Script(msgspec.Struct, frozen=True):
+    """What a request generates instead of its own, and how it ends then."""
+
+    tokens: Sequence[int]
+    ending: FinishReason = "stop"
+
+
 class StepResult(msgspec.Struct, frozen=True):
     """What one step brought; `batch` is None when the cache did not change."""
 
@@ -69,11 +76,12 @@ class StepResult(msgspec.Struct, frozen=True):
 class _Request:
     """One generation in the engine. `tokens` grow; `computed` of them have their KV in `blocks`."""
 
-    def __init__(self, generation: Generation, *, block_size: int, seed: int, script: deque[int] | None) -> None:
+    def __init__(self, generation: Generation, *, block_size: int, seed: int, script: Script | None) -> None:
         self.generation = generation
         self.tokens = array("I", generation.tokens)
         self.prompt_tokens = len(self.tokens)
-        self.script = script
+        self.script = None if script is None else deque(script.tokens)
+        self._script_ending: FinishReason = "stop" if script is None else script.ending
         self.computed = 0
         self.scheduled = 0  # tokens of the step in progress
         self.cached_tokens = -1
@@ -100,7 +108,7 @@ class _Request:
         if token == eos_token and not sampling.ignore_eos:
             return "stop"
         if self.script is not None and not self.script:
-            return "stop"
+            return self._script_ending
         if made >= sampling.max_tokens or len(self.tokens) >= capacity:
             return "length"
         return None
@@ -124,7 +132,7 @@ class Simulator:
         self._requests: dict[str, _Request] = {}
         self._step_ends_at: float | None = None
         self._next_seq = 0
-        self._scripts: dict[bytes | None, deque[list[int]]] = {}
+        self._scripts: dict[bytes | None, deque[Script]] = {}
 
     def __repr__(self) -> str:
         return f"Simulator({len(self._running)} running, {len(self._waiting)} waiting, {self.pool!r})"
@@ -132,10 +140,10 @@ class Simulator:
     def script(self, output: Sequence[int], *, prompt: bytes | None = None) -> None:
         """The next request with this prompt (None: the next without a script of its own) generates exactly `output` and
         stops. Each script is used once."""
-        self._scripts.setdefault(prompt, deque()).append(list(output))
+        self._scripts.setdefault(prompt, deque()).append(Script(list(output)))
 
-    def submit(self, generation: Generation) -> None:
-        """Queue a request. Raises `InvalidRequest` for one that can never run."""
+    def submit(self, generation: Generation, script: Script | None = None) -> None:
+        """Queue a request; a `script` is what it generates. Raises `InvalidRequest` for one that can never run."""
         tokens = len(generation.tokens) // BYTES_PER_TOKEN
         if not tokens or len(generation.tokens) % BYTES_PER_TOKEN or generation.sampling.max_tokens < 1:
             raise InvalidRequest("a generation needs whole tokens, at least one, and at least one to generate")
@@ -148,7 +156,7 @@ class Simulator:
             generation,
             block_size=self.parameters.block_size,
             seed=self.parameters.seed + (sampling.seed or 0 if sampling.temperature > 0 else 0),
-            script=self._script_for(generation.tokens),
+            script=script or self._script_for(generation.tokens),
         )
         self._requests[generation.request_id] = request
         self._waiting.append(request)
@@ -228,10 +236,10 @@ class Simulator:
         assert len(in_use) == self.pool.used_blocks
         assert all(not request.blocks for request in self._waiting)
 
-    def _script_for(self, prompt: bytes) -> deque[int] | None:
+    def _script_for(self, prompt: bytes) -> Script | None:
         for key in (prompt, None):
             if self._scripts.get(key):
-                return deque(self._scripts[key].popleft())
+                return self._scripts[key].popleft()
         return None
 
     def _schedule(self) -> float:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tokenizers import Tokenizer
 
-from router.errors import KvistBug, ReplicaDied
-from workers.engine import EngineInfo, Generation, Sampling, TokenDelta
+from router.errors import InvalidRequest, KvistBug, ModelUnusable, ReplicaDied
+from workers.engine import EngineInfo, Generation, Sampling, Structured, TokenDelta
 from workers.sim_engine import SimEngine
 from workers.simulator import SimParameters
 
@@ -174,7 +175,88 @@ def test_settings_take_the_place_of_a_model(tmp_path: Path) -> None:
     assert SimEngine.from_settings("m", tmp_path / "none", {}).info.max_model_len == 65_536
 
 
-@pytest.mark.parametrize("wrong", [{"block_size": 0}, {"tensor_parallel_size": 2}, {"step_s": -1}])
+SCRIPT = [
+    {"after": "weather?", "text": "<think>\nA café.\n</think>\n\nI look.<tool_call>\n{}\n</tool_call>", "stall_s": 2.0},
+    {"after": "break", "text": "It was going well until then", "fails_after_tokens": 3},
+]
+
+
+def speaking(model: Path, **settings: Any) -> tuple[SimEngine, Tokenizer]:
+    engine = SimEngine.from_settings("m", model, {"speed": "inf", "answers": SCRIPT} | settings)
+    return engine, Tokenizer.from_file(str(model / "tokenizer.json"))
+
+
+def asking(tokenizer: Tokenizer, text: str, **sampling: Any) -> Generation:
+    asked = generation(tokenizer.encode(f"<|im_start|>user\n{text}<|im_end|>\n").ids)
+    return msgspec.structs.replace(asked, sampling=Sampling(max_tokens=200, **sampling))
+
+
+def tokens_of(deltas: list[TokenDelta]) -> list[int]:
+    return [*memoryview(b"".join(delta.tokens for delta in deltas)).cast("I")]
+
+
+def test_a_scripted_answer_is_said_in_the_models_own_tokens_after_its_stall(tiny_model: Path) -> None:
+    """Marks and all, then the end token; another prompt gets what it always got."""
+    engine, tokenizer = speaking(tiny_model)
+    engine._sleep = (time := ManualTime()).sleep
+    deltas = run(engine, collect(engine, asking(tokenizer, "How is the weather?")))
+    assert tokens_of(deltas) == [*tokenizer.encode(SCRIPT[0]["text"]).ids, 2]
+    assert deltas[-1].finish_reason == "stop"
+    assert time.now == 102.0
+    silent, _ = speaking(tiny_model, answers=[])
+    other, _ = speaking(tiny_model)
+    assert run(other, collect(other, asking(tokenizer, "Hello"))) == run(
+        silent, collect(silent, asking(tokenizer, "Hello"))
+    )
+
+
+def test_a_scripted_fault_ends_a_generation_midway_and_nothing_else(tiny_model: Path) -> None:
+    engine, tokenizer = speaking(tiny_model)
+
+    async def twice() -> list[list[TokenDelta]]:
+        return [await collect(engine, asking(tokenizer, "break")) for _ in range(2)]
+
+    for deltas in run(engine, twice()):
+        assert tokens_of(deltas) == tokenizer.encode(SCRIPT[1]["text"]).ids[:3]
+        assert deltas[-1].finish_reason == "error"
+
+
+def test_who_leaves_during_a_stall_leaves_nothing_and_death_ends_it(tiny_model: Path) -> None:
+    """A stalled request holds no blocks yet; a dead engine does not take it."""
+    engine, tokenizer = speaking(tiny_model, answers=[SCRIPT[0] | {"stall_s": 0.05}])
+
+    async def leave_and_die() -> None:
+        waiting = asyncio.create_task(collect(engine, asking(tokenizer, "weather?")))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert engine._streams == {}
+        waiting = asyncio.create_task(collect(engine, asking(tokenizer, "weather?")))
+        await asyncio.sleep(0)
+        engine.kill()
+        with pytest.raises(ReplicaDied):
+            await waiting
+
+    run(engine, leave_and_die())
+
+
+def test_a_constraint_is_met_or_refused(tiny_model: Path, tmp_path: Path) -> None:
+    """Also where the prompt has a scripted answer; without a tokenizer nothing can be said."""
+    engine, tokenizer = speaking(tiny_model)
+    schema = json.dumps({"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]})
+    titled = asking(tokenizer, "weather?", structured=Structured(kind="json", spec=schema))
+    deltas = run(engine, collect(engine, titled))
+    assert tokens_of(deltas) == [*tokenizer.encode('{"title":""}').ids, 2]
+    regex = asking(tokenizer, "weather?", structured=Structured(kind="regex", spec="a+"))
+    for mute in (speaking(tiny_model)[0], SimEngine(model="m", parameters=SMALL)):
+        with pytest.raises(InvalidRequest, match="simulated engine"):
+            run(mute, collect(mute, regex))
+    with pytest.raises(ModelUnusable, match="no tokenizer"):
+        SimEngine.from_settings("m", tmp_path, {"answers": SCRIPT})
+
+
+@pytest.mark.parametrize("wrong", [{"block_size": 0}, {"tensor_parallel_size": 2}, {"step_s": -1}, {"answers": [{}]}])
 def test_wrong_settings_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
         SimEngine.from_settings("m", tmp_path, wrong)
