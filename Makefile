@@ -2,9 +2,11 @@
 KVIST_VENV ?= .venv
 BIN := $(KVIST_VENV)/bin
 STAMP := $(KVIST_VENV)/.made-from-$(shell cat deploy/cpu-lock.txt deploy/make_env.sh pyproject.toml | sha256sum | cut -c1-16)
+# Real clients from npm that tests drive; another folder may be named.
+export KVIST_CLIENTS ?= $(HOME)/.cache/kvist/clients
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: env check test soak serve demo fuzz mutate clean
+.PHONY: env clients check test soak serve demo fuzz mutate clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -22,10 +24,14 @@ serve: env ## Serve SmolLM2 on this machine: two real vLLM replicas behind one e
 demo: env ## Measure what an unstable preamble and blind routing cost, and that Kvist removes it
 	@$(BIN)/kvist demo
 
+clients: ## Install Claude Code and Codex from npm (KVIST_CLIENTS) for the tests that drive them
+	@bash deploy/make_clients.sh "$(KVIST_CLIENTS)"
+
 check: env ## Lint, types, import contracts
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 test: env check ## Everything that must be green, pytest's summary last
+	@-$(MAKE) --silent clients  # without them their tests fail, and say why
 	@$(PYTEST) -q -m "not slow" --cov --cov-report=term:skip-covered
 
 real: env ## The long tests between real processes: hybrid models, a router stopped for 20 s under a real engine

@@ -20,7 +20,7 @@ from cluster.ports import free_port
 from tests.e2e.processes import MARK, wait_until_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 REPOSITORY = Path(__file__).parents[2]
 READY_LIMIT_S = 180.0
@@ -29,7 +29,7 @@ READY_LIMIT_S = 180.0
 class ServeProcess:
     """A running command: its URL, its banner, the mark that all its processes carry."""
 
-    def __init__(self, config: dict[str, Any], folder: Path) -> None:
+    def __init__(self, config: dict[str, Any], folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.mark = uuid.uuid4().hex
@@ -41,7 +41,7 @@ class ServeProcess:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "cluster.cli", "serve", "--config", str(path)],
                 cwd=REPOSITORY,
-                env=os.environ | {MARK: self.mark},
+                env=os.environ | {MARK: self.mark} | dict(environment or {}),
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -74,9 +74,11 @@ class ServeProcess:
 
 
 @contextmanager
-def serving(config: dict[str, Any], folder: Path) -> Iterator[ServeProcess]:
+def serving(
+    config: dict[str, Any], folder: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[ServeProcess]:
     """A warm cluster; on the way out it is stopped, and every process that carries its mark is gone."""
-    serve = ServeProcess(config, folder)
+    serve = ServeProcess(config, folder, environment)
     try:
         serve.wait_ready()
         yield serve
