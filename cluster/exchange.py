@@ -46,12 +46,12 @@ class Prepared(NamedTuple):
     conversation: Conversation
     model: ServedModel
     tenant: Tenant
-    tokens: bytes
+    prompts: tuple[bytes, ...]  # packed u32; several only of Completions
 
     @property
     def prompt_tokens(self) -> int:
-        """Length of the prompt."""
-        return len(self.tokens) // BYTES_PER_TOKEN
+        """Length of all prompts together."""
+        return sum(map(len, self.prompts)) // BYTES_PER_TOKEN
 
 
 class Stages:
@@ -106,9 +106,10 @@ class Exchange:
             raise UnknownModel(f"model: `{parsed.model[:MAX_HINT_CHARS]}` is not served here")
         conversation, report.changes = await _run(model.canonical, parsed, size_bytes=len(body))
         stages.done("canonical")
-        text = await model.prompt(conversation)
+        texts = conversation.prompts or (await model.prompt(conversation),)
         stages.done("template")
-        prepared = Prepared(conversation, model, tenant, await model.tokens(text))
+        prompts = [text if isinstance(text, bytes) else await model.tokens(text) for text in texts]
+        prepared = Prepared(conversation, model, tenant, tuple(prompts))
         stages.done("tokenize")
         report.prompt_tokens = prepared.prompt_tokens
         return prepared

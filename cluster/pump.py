@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 class Pump:
     """An async context manager; leaving it, however, aborts the generation.
 
-    What it holds is bounded by the generation's own `max_tokens`.
+    `news` is set whenever there is something to take; several pumps may share one. What a pump holds is bounded by the
+    generation's own `max_tokens`.
     """
 
-    def __init__(self, stream: TokenStream) -> None:
-        self._stream = stream
+    def __init__(self, stream: TokenStream, news: asyncio.Event) -> None:
+        self.stream = stream
+        self._news = news
         self._deltas: list[TokenDelta] = []
         self._error: BaseException | None = None
         self._ended = False
-        self._news = asyncio.Event()
 
     async def __aenter__(self) -> Pump:
         self._task = asyncio.create_task(self._read())
@@ -37,33 +38,23 @@ class Pump:
         try:
             await asyncio.gather(self._task, return_exceptions=True)
         finally:
-            await asyncio.shield(self._stream.aclose())
+            await asyncio.shield(self.stream.aclose())
 
-    async def take(self, *, timeout_s: float | None = None) -> Sequence[TokenDelta]:
-        """All deltas that have come, at least one; none when `timeout_s` passes or the stream has ended.
-
-        Raises what the stream raised, after the deltas before it.
-        """
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._news.wait()
-        except TimeoutError:
-            return ()
+    def take(self) -> Sequence[TokenDelta]:
+        """All deltas that have come, maybe none. Raises what the stream raised, after the deltas before it."""
         deltas, self._deltas = self._deltas, []
         if not deltas and self._error is not None:
             raise self._error
-        if not self._ended:
-            self._news.clear()
         return deltas
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come."""
-        return self._ended and not self._deltas and self._error is None
+        """Whether the stream has; what is left can be taken."""
+        return self._ended
 
     async def _read(self) -> None:
         try:
-            async for delta in self._stream:
+            async for delta in self.stream:
                 self._deltas.append(delta)
                 self._news.set()
         except Exception as error:  # noqa: BLE001 - handed to the consumer, who knows what it means

@@ -15,15 +15,32 @@ if TYPE_CHECKING:
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
+class Structured(msgspec.Struct, frozen=True, kw_only=True):
+    """A form that the generated text must have. `spec` is JSON text: a schema, a list of choices, a structural tag;
+    or a regex or grammar as it is."""
+
+    kind: Literal["json", "choice", "regex", "grammar", "structural_tag"]
+    spec: str
+
+
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How to choose tokens. Stop *strings* are not here: the ingress finds them in the text and ends the stream."""
+    """How to choose tokens. Stop *strings* are not here: the ingress finds them in the text and ends the stream.
+
+    `logprobs` None means none, else how many alternatives of each token are wanted."""
 
     max_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
     ignore_eos: bool = False
+    logprobs: int | None = None
+    structured: Structured | None = None
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,16 +56,25 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     expected_cached_tokens: int = 0
 
 
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """A generated token with its log probability, and the likeliest alternatives (token, log probability)."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
     """New tokens (packed u32, little-endian, maybe none) and what is known now.
 
     `cached_tokens` is the engine's own count of prompt tokens it did not compute, set on the first delta and later
-    ones. `finish_reason` is set on exactly one delta, the last.
+    ones. `finish_reason` is set on exactly one delta, the last. `logprobs` are of `tokens`, when they were asked for.
     """
 
     tokens: bytes = b""
     cached_tokens: int | None = None
     finish_reason: FinishReason | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -80,7 +80,7 @@ def _split(raw: list[RawMessage]) -> tuple[tuple[Text, ...], tuple[Message, ...]
             raise InvalidRequest(f"messages[{i}].role: `{message.role}` after an assistant turn is not supported yet")
         else:
             role = "system" if message.role in _INSTRUCTING else message.role
-            messages.append(Message(cast(Role, role), blocks))
+            messages.append(Message(cast(Role, role), blocks, f"messages[{i}]"))
     return tuple(system), tuple(messages)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from cluster.output.assembly import Ending, Usage
+    from cluster.output.assembly import Ending, Piece, ScoredToken, Usage
+    from cluster.output.events import Said
     from cluster.prompt.conversation import Conversation
 
 
@@ -18,20 +19,41 @@ class AnswerId(NamedTuple):
     created_s: int
 
 
+class Answer(NamedTuple):
+    """One whole choice: its blocks in order, how it ended, and its tokens' scores if they were asked for."""
+
+    blocks: tuple[Said, ...]
+    ending: Ending
+    scores: tuple[ScoredToken, ...] = ()
+
+
 class Reply(Protocol):
-    """Says one answer. `whole` alone, or `start`, any number of `text` and `ping`, then `finish` or `error`."""
+    """Says the answer to one request. `whole` alone; or `start`, any number of `say` and `ping`, then `finish` or
+    `error`."""
 
-    def whole(self, text: str, ending: Ending, usage: Usage) -> dict[str, Any]: ...
+    def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
+        """The body of a non-streaming answer, one entry per choice."""
+        ...
 
-    def start(self, usage: Usage) -> bytes: ...
+    def start(self, usage: Usage) -> bytes:
+        """The first events."""
+        ...
 
-    def text(self, text: str) -> bytes: ...
+    def say(self, piece: Piece, choice: int) -> bytes:
+        """What is new of one choice; with its ending, the end of that choice. Maybe nothing."""
+        ...
 
-    def ping(self) -> bytes: ...
+    def ping(self) -> bytes:
+        """Something that tells clients and proxies that the stream lives."""
+        ...
 
-    def finish(self, ending: Ending, usage: Usage) -> bytes: ...
+    def finish(self, usage: Usage) -> bytes:
+        """The last events, when every choice has ended."""
+        ...
 
-    def error(self, error: BaseException) -> bytes: ...
+    def error(self, error: BaseException) -> bytes:
+        """The last events of a stream that failed after its start."""
+        ...
 
 
 class ErrorBody(NamedTuple):

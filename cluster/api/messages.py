@@ -81,7 +81,7 @@ def _messages(raw: list[RawMessage]) -> tuple[Message, ...]:
         answered |= message.role == "assistant" and bool(blocks)
         if answered and message.role == "system" and blocks:
             raise InvalidRequest(f"messages[{i}].role: `system` after an assistant turn is not supported yet")
-        messages.append(Message(cast(Role, message.role), blocks))
+        messages.append(Message(cast(Role, message.role), blocks, f"messages[{i}]"))
     return tuple(messages)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from cluster.prompt.template import Ask
 from router.errors import InvalidRequest, ModelUnusable
 
 if TYPE_CHECKING:
@@ -31,25 +32,25 @@ class JinjaChatTemplate:
             name: text for name in _SPECIAL_TOKENS if (text := _token_text(config.get(name))) is not None
         }
         try:
-            self._render([{"role": "user", "content": "x"}], continue_last=False)
+            self._render([{"role": "user", "content": "x"}], Ask())
         except (TemplateError, TypeError, ValueError) as error:
             raise ModelUnusable(f"the chat template of {folder} cannot be rendered: {error}") from error
 
-    def render(self, turns: Sequence[Turn], *, ending: Literal["open_turn", "continue_last"]) -> str:
+    def render(self, turns: Sequence[Turn], ask: Ask) -> str:
         """See `cluster.prompt.template.ChatTemplate`."""
-        messages = [turn._asdict() for turn in turns]
+        messages = [{"role": turn.role, "content": turn.content} for turn in turns]
         try:
-            return self._render(messages, continue_last=ending == "continue_last")
+            return self._render(messages, ask)
         except (TemplateError, TypeError, ValueError) as error:
             # Templates refuse orders of roles that their model was not trained on, in their own words.
             raise InvalidRequest(f"messages: the model's chat template refuses them: {error}") from error
 
-    def _render(self, messages: list[dict[str, Any]], *, continue_last: bool) -> str:
+    def _render(self, messages: list[dict[str, Any]], ask: Ask) -> str:
         rendered, _ = render_jinja_template(
             conversations=[messages],
             chat_template=self._source,
-            add_generation_prompt=not continue_last,
-            continue_final_message=continue_last,
+            add_generation_prompt=ask.ending == "open_turn",
+            continue_final_message=ask.ending == "continue_last",
             **self._variables,
         )
         return str(rendered[0])

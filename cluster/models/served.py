@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from cluster.models.chat_template import JinjaChatTemplate
 from cluster.models.tokenizer import HfTokenizer
 from cluster.output.detokenizer import Vocabulary
+from cluster.output.parsing import PlainParser
 from cluster.prompt.canonical import Canonicaliser
+from cluster.prompt.conversation import Text
 from cluster.prompt.segments import Segmenter
 from cluster.prompt.template import Encoder, render
 from router.errors import RequestTooLarge
@@ -18,9 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from cluster.output.parsing import OutputParser
     from cluster.prompt.canonical import Rules
     from cluster.prompt.conversation import Change, Conversation
     from cluster.prompt.template import ChatTemplate
+    from workers.engine import Structured
 
 
 class Canonical(NamedTuple):
@@ -91,6 +95,14 @@ class ServedModel:
         self._segmenter.remember(plan)
         return tokens
 
+    def parser(self, conversation: Conversation, prompt: bytes) -> OutputParser:  # noqa: ARG002 - see the interface
+        """What reads an answer to `prompt` (packed u32)."""
+        return PlainParser()
+
+    def constraint(self, conversation: Conversation) -> Structured | None:  # noqa: ARG002 - see the interface
+        """The form that the generated text must have, None for any."""
+        return None
+
     def __repr__(self) -> str:
         return f"ServedModel({self.name}, {self.max_model_len} tokens)"
 
@@ -107,5 +119,6 @@ def load_model(folder: Path, *, name: str, max_model_len: int, rules: Rules) -> 
 
 
 def _chars(conversation: Conversation) -> int:
-    turns = sum(len(block.text) for message in conversation.messages for block in message.blocks)
+    blocks = (block for message in conversation.messages for block in message.blocks)
+    turns = sum(len(block.text) for block in blocks if isinstance(block, Text))
     return turns + sum(len(block.text) for block in conversation.system)

@@ -1,10 +1,11 @@
-"""Token deltas of one generation to what protocols say of it: text, how it ended, usage."""
+"""Token deltas of one generation to what protocols say of it: events, how it ended, usage."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cluster.output.detokenizer import Detokenizer, Vocabulary
+from cluster.output.events import CallEnd, TextDelta
 from cluster.output.stop import StopScanner
 from router.errors import ReplicaDied
 from router.hashing import BYTES_PER_TOKEN
@@ -12,76 +13,134 @@ from router.hashing import BYTES_PER_TOKEN
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from workers.engine import TokenDelta
+    from cluster.output.events import Event
+    from cluster.output.parsing import OutputParser
+    from workers.engine import TokenDelta, TokenLogprob
 
 
 class Usage(NamedTuple):
-    """Tokens of one request. `cached_tokens` of the prompt were not computed again."""
+    """Tokens of one request, of all its choices. `cached_tokens` of the prompt were not computed again;
+    `reasoning_tokens` are part of the output's."""
 
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
+    reasoning_tokens: int = 0
 
 
 class Ending(NamedTuple):
-    """Why the answer ends; `stop` is the stop string that ended it."""
+    """Why an answer ends; `stop` is the stop string that ended it. `context_window`: cut where the model's window ends,
+    before as many tokens as were asked for."""
 
-    reason: Literal["end", "length", "stop_sequence"]
+    reason: Literal["end", "length", "stop_sequence", "tool_use", "context_window"]
     stop: str | None = None
 
 
-class Piece(NamedTuple):
-    """New text (maybe none) and, on the last piece, the ending."""
+class ScoredToken(NamedTuple):
+    """A generated token's bytes and log probability, and the likeliest alternatives (bytes, log probability)."""
 
-    text: str
-    ending: Ending | None
+    piece: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...]
+
+
+class Piece(NamedTuple):
+    """New events (maybe none) and, on the last piece, the ending. `scores` are of new tokens, if asked for."""
+
+    events: tuple[Event, ...]
+    ending: Ending | None = None
+    scores: tuple[ScoredToken, ...] = ()
 
 
 class Assembly:
-    """Counts, detokenises and looks for stop strings. After an ending the generation should be aborted, if it runs.
+    """Counts, detokenises, parses and looks for stop strings in the answer's text (not in reasoning or calls).
 
-    `cached_tokens` is the prediction until the engine has said its own number.
+    After an ending the generation should be aborted, if it runs. `cached_tokens` is the prediction until the engine has
+    said its own number. `tokens` are all that were generated so far, packed u32.
     """
 
-    def __init__(self, vocabulary: Vocabulary, *, stops: Sequence[str], prompt_tokens: int) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, parser: OutputParser, *, stops: Sequence[str], prompt_tokens: int
+    ) -> None:
+        self._vocabulary = vocabulary
         self._detokenizer = Detokenizer(vocabulary)
+        self._parser = parser
         self._scanner = StopScanner(stops)
         self._prompt_tokens = prompt_tokens
-        self._output_tokens = 0
+        self._reasoning_tokens = 0
+        self._called = False
+        self.tokens = bytearray()
         self.cached_tokens = 0
 
     @property
     def usage(self) -> Usage:
         """As known now. Never claims more cached tokens than the prompt has."""
-        return Usage(self._prompt_tokens, min(self.cached_tokens, self._prompt_tokens), self._output_tokens)
+        cached = min(self.cached_tokens, self._prompt_tokens)
+        return Usage(self._prompt_tokens, cached, len(self.tokens) // BYTES_PER_TOKEN, self._reasoning_tokens)
 
     def push(self, delta: TokenDelta) -> Piece:
         """Take one delta. Raises `ReplicaDied` for a generation that its engine gave up."""
         if delta.cached_tokens is not None:
             self.cached_tokens = delta.cached_tokens
-        self._output_tokens += len(delta.tokens) // BYTES_PER_TOKEN
-        text = self._detokenizer.push(delta.tokens)
-        if delta.finish_reason is not None:
-            text += self._detokenizer.finish()
-        text, stop = self._scanner.push(text)
+        scores = tuple(map(self._scored, delta.logprobs))
+        events: list[Event] = []
+        for at in range(0, len(delta.tokens), BYTES_PER_TOKEN):
+            stop = self._take(delta.tokens[at : at + BYTES_PER_TOKEN], events)
+            if stop is not None:
+                return Piece(tuple(events), Ending("stop_sequence", stop), scores)
+        if delta.finish_reason is None:
+            return Piece(tuple(events), None, scores)
+        stop = self._scan(self._parser.finish(self._detokenizer.finish()), events)
         if stop is not None:
-            return Piece(text, Ending("stop_sequence", stop))
+            return Piece(tuple(events), Ending("stop_sequence", stop), scores)
+        if held := self._scanner.finish():
+            events.append(TextDelta(held))
+        return Piece(tuple(events), self._ending(delta), scores)
+
+    def push_all(self, deltas: Sequence[TokenDelta]) -> Piece:
+        """Take deltas until one ends the answer, as one piece."""
+        pieces: list[Piece] = []
+        for delta in deltas:
+            pieces.append(self.push(delta))
+            if pieces[-1].ending is not None:
+                break
+        events = tuple(event for piece in pieces for event in piece.events)
+        scores = tuple(score for piece in pieces for score in piece.scores)
+        return Piece(events, pieces[-1].ending if pieces else None, scores)
+
+    def _take(self, token: bytes, events: list[Event]) -> str | None:
+        self.tokens += token
+        parsed = self._parser.push(self._detokenizer.push(token), int.from_bytes(token, "little"))
+        self._reasoning_tokens += self._parser.is_thinking
+        return self._scan(parsed, events)
+
+    def _scan(self, parsed: Sequence[Event], events: list[Event]) -> str | None:
+        for event in parsed:
+            if isinstance(event, TextDelta):
+                text, stop = self._scanner.push(event.text)
+                if text:
+                    events.append(TextDelta(text))
+                if stop is not None:
+                    return stop
+                continue
+            if held := self._scanner.finish():
+                events.append(TextDelta(held))
+            self._called |= isinstance(event, CallEnd)
+            events.append(event)
+        return None
+
+    def _ending(self, delta: TokenDelta) -> Ending:
         match delta.finish_reason:
-            case None:
-                return Piece(text, None)
             case "stop":
-                return Piece(text + self._scanner.finish(), Ending("end"))
+                return Ending("tool_use" if self._called else "end")
             case "length":
-                return Piece(text + self._scanner.finish(), Ending("length"))
+                return Ending("length")
             case _:
                 raise ReplicaDied(f"the engine ended the generation: {delta.finish_reason}")
 
-    def push_all(self, deltas: Sequence[TokenDelta]) -> Piece:
-        """Take deltas until one ends the answer; their texts as one piece."""
-        texts: list[str] = []
-        for delta in deltas:
-            piece = self.push(delta)
-            texts.append(piece.text)
-            if piece.ending is not None:
-                return Piece("".join(texts), piece.ending)
-        return Piece("".join(texts), None)
+    def _scored(self, said: TokenLogprob) -> ScoredToken:
+        top = tuple((self._piece(token), logprob) for token, logprob in said.top)
+        return ScoredToken(self._piece(said.token), said.logprob, top)
+
+    def _piece(self, token: int) -> bytes:
+        return self._vocabulary.bytes_of(token.to_bytes(BYTES_PER_TOKEN, "little"))

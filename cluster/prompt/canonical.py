@@ -68,14 +68,14 @@ def equivalent_forms(conversation: Conversation) -> tuple[Conversation, tuple[Ch
     changes: list[Change] = []
     system = _nonempty(conversation.system, "system", changes)
     messages: list[Message] = []
-    for i, message in enumerate(conversation.messages):
+    for message in conversation.messages:
         blocks = message.blocks
         if message.role == "system":
-            blocks = _nonempty(blocks, f"messages[{i}].content", changes)
+            blocks = _nonempty(blocks, f"{message.path}.content", changes)
         if blocks:
-            messages.append(message if blocks is message.blocks else Message(message.role, blocks))
+            messages.append(message if blocks is message.blocks else replace(message, blocks=blocks))
         else:
-            changes.append(_dropped(f"messages[{i}]"))
+            changes.append(_dropped(message.path))
     if not changes:
         return conversation, ()
     return replace(conversation, system=system, messages=tuple(messages)), tuple(changes)
@@ -89,7 +89,7 @@ def leading_system(conversation: Conversation) -> tuple[Conversation, tuple[Chan
         return conversation, ()
     blocks = tuple(block for i in moved for block in conversation.messages[i].blocks)
     messages = tuple(message for i, message in enumerate(conversation.messages) if i not in moved)
-    changes = tuple(_moved(i, conversation.messages[i]) for i in moved)
+    changes = tuple(_moved(conversation.messages[i]) for i in moved)
     return replace(conversation, system=conversation.system + blocks, messages=messages), changes
 
 
@@ -100,8 +100,8 @@ def _line_rule(name: str, patterns: Sequence[LinePattern]) -> Rule:
         messages = list(conversation.messages)
         for i in range(_head_length(conversation)):
             if messages[i].role == "system":
-                blocks = _strip_blocks(messages[i].blocks, f"messages[{i}].content", changes)
-                messages[i] = Message("system", blocks)
+                blocks = _strip_blocks(messages[i].blocks, f"{messages[i].path}.content", changes)
+                messages[i] = replace(messages[i], blocks=blocks)
         if not changes:
             return conversation, ()
         return replace(conversation, system=system, messages=tuple(messages)), tuple(changes)
@@ -141,6 +141,6 @@ def _dropped(path: str) -> Change:
     return Change("equivalent_forms", path, "", "")
 
 
-def _moved(index: int, message: Message) -> Change:
+def _moved(message: Message) -> Change:
     text = "".join(block.text[:MAX_CHANGE_CHARS] for block in message.blocks)[:MAX_CHANGE_CHARS]
-    return Change("leading_system", f"messages[{index}]", text, text)
+    return Change("leading_system", message.path, text, text)

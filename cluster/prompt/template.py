@@ -7,25 +7,43 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
+from cluster.prompt.conversation import Text
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cluster.prompt.conversation import Conversation, Text
+    from cluster.prompt.conversation import Conversation, Tool, ToolCall
 
 
 class Turn(NamedTuple):
-    """One message as chat templates know it."""
+    """One message as chat templates know it. `calls` and `reasoning` are an assistant's; a tool's turn answers the call
+    `call_id` of the tool `name`."""
 
-    role: Literal["system", "user", "assistant"]
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    call_id: str = ""
+    name: str = ""
+
+
+class Ask(NamedTuple):
+    """What a prompt is rendered for, beside its turns.
+
+    `open_turn` ends with the header of a new assistant turn; `continue_last` ends inside the last turn, so that the
+    model goes on with it; `closed` ends with the last turn: the part that the next request extends.
+    """
+
+    ending: Literal["open_turn", "continue_last", "closed"] = "open_turn"
+    tools: tuple[Tool, ...] = ()
+    thinking: Literal["default", "on", "off"] = "default"
 
 
 class ChatTemplate(Protocol):
     """The model's own template, never a client's."""
 
-    def render(self, turns: Sequence[Turn], *, ending: Literal["open_turn", "continue_last"]) -> str:
-        """The prompt text. `open_turn` ends with the header of a new assistant turn; `continue_last` ends inside the
-        last turn, so that the model goes on with it. Raises `InvalidRequest` when the template refuses the turns."""
+    def render(self, turns: Sequence[Turn], ask: Ask) -> str:
+        """The prompt text. Raises `InvalidRequest` when the template refuses the turns."""
         ...
 
 
@@ -41,7 +59,8 @@ def render(conversation: Conversation, template: ChatTemplate) -> str:
     """The prompt. A last assistant message is continued where the protocol means that (Messages), else answered."""
     turns = list(turns_of(conversation))
     continued = conversation.api == "messages" and bool(turns) and turns[-1].role == "assistant"
-    return template.render(turns, ending="continue_last" if continued else "open_turn")
+    ending: Literal["open_turn", "continue_last"] = "continue_last" if continued else "open_turn"
+    return template.render(turns, Ask(ending, conversation.tools, conversation.thinking))
 
 
 def turns_of(conversation: Conversation) -> Iterable[Turn]:
@@ -50,9 +69,9 @@ def turns_of(conversation: Conversation) -> Iterable[Turn]:
         yield Turn("system", join_lines(conversation.system))
     for message in conversation.messages:
         if message.role == "assistant":
-            yield Turn("assistant", "".join(block.text for block in message.blocks))
+            yield Turn("assistant", "".join(block.text for block in message.blocks if isinstance(block, Text)))
         else:
-            yield Turn(message.role, join_lines(message.blocks))
+            yield Turn(message.role, join_lines([block for block in message.blocks if isinstance(block, Text)]))
 
 
 def join_lines(blocks: Sequence[Text]) -> str:

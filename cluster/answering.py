@@ -1,0 +1,188 @@
+"""The generations that answer one request: one per prompt and choice, read together, each to its ending."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from cluster.api.dialect import Answer
+from cluster.backend import Job
+from cluster.output.assembly import Assembly, Ending, Piece, Usage
+from cluster.output.events import blocks_of
+from cluster.pump import Pump
+from router.errors import PromptTooLong, ReplicaDied
+from router.hashing import BYTES_PER_TOKEN
+from workers.engine import Sampling
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from cluster.exchange import Exchange, Prepared
+    from cluster.output.assembly import ScoredToken
+    from cluster.output.events import Event
+
+
+class Choice:
+    """One running generation and all that it has said."""
+
+    def __init__(self, pump: Pump, assembly: Assembly, sampling: Sampling, prepared: Prepared) -> None:
+        self.pump = pump
+        self.assembly = assembly
+        self.ending: Ending | None = None
+        self._asked = prepared.conversation.limits.max_tokens
+        self._sampling = sampling
+        self.events: list[Event] = []
+        self.scores: list[ScoredToken] = []
+
+    def next(self) -> Piece | None:
+        """What has come since; None for nothing. Raises what ended the stream, `ReplicaDied` for a torn one."""
+        deltas = self.pump.take()
+        if not deltas:
+            if self.pump.ended:
+                raise ReplicaDied("the stream ended without a finish reason")
+            return None
+        piece = self._worded(self.assembly.push_all(deltas))
+        self.ending = piece.ending
+        self.events += piece.events
+        self.scores += piece.scores
+        return piece
+
+    def answer(self) -> Answer:
+        """The whole of it. It must have ended."""
+        assert self.ending is not None
+        return Answer(blocks_of(self.events), self.ending, tuple(self.scores))
+
+    def _worded(self, piece: Piece) -> Piece:
+        """A request that only fills the cache says nothing; one cut by the context window says so."""
+        if self._asked == 0:
+            return Piece((), piece.ending and Ending("length"))
+        clamped = self._asked is None or self._asked > self._sampling.max_tokens
+        if piece.ending == Ending("length") and clamped:
+            return piece._replace(ending=Ending("context_window"))
+        return piece
+
+
+class Answering:
+    """An async context manager; leaving it, however, aborts what still runs."""
+
+    def __init__(self, exchange: Exchange, prepared: Prepared) -> None:
+        self.exchange = exchange
+        self._prepared = prepared
+        self._news = asyncio.Event()
+        self._stack = AsyncExitStack()
+        self._choices: list[Choice] = []
+
+    async def __aenter__(self) -> Answering:
+        try:
+            for tokens in self._prepared.prompts:
+                sampling = _sampling(self._prepared, tokens)
+                for _ in range(self._prepared.conversation.limits.choices):
+                    self._choices.append(await self._start(tokens, sampling))
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        self._learn_route()
+        for choice in self._choices:
+            choice.assembly.cached_tokens = self.exchange.report.predicted_cached_tokens
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    @property
+    def ended(self) -> bool:
+        """Whether every choice has."""
+        return all(choice.ending is not None for choice in self._choices)
+
+    @property
+    def usage(self) -> Usage:
+        """Of all choices together; a prompt that several share counts once, as its first choice found it."""
+        usages = [choice.assembly.usage for choice in self._choices]
+        prompts = usages[:: self._prepared.conversation.limits.choices]
+        silent = self._prepared.conversation.limits.max_tokens == 0
+        return Usage(
+            prompt_tokens=sum(usage.prompt_tokens for usage in prompts),
+            cached_tokens=sum(usage.cached_tokens for usage in prompts),
+            output_tokens=0 if silent else sum(usage.output_tokens for usage in usages),
+            reasoning_tokens=0 if silent else sum(usage.reasoning_tokens for usage in usages),
+        )
+
+    async def next(self, *, timeout_s: float | None) -> Sequence[tuple[int, Piece]]:
+        """What is new, by choice; nothing when `timeout_s` passed without news. Raises what a stream raised."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
+        except TimeoutError:
+            return ()
+        self._news.clear()
+        report = self.exchange.report
+        if report.ttft_s is None:
+            report.ttft_s = self.exchange.stages.since_start()
+        pieces: list[tuple[int, Piece]] = []
+        for index, choice in enumerate(self._choices):
+            if choice.ending is None and (piece := choice.next()) is not None:
+                pieces.append((index, piece))
+            if choice.ending is None and choice.pump.ended:
+                self._news.set()  # how it ended has not been looked at
+        self._learn_route()
+        report.cached_tokens, report.output_tokens = self.usage[1:3]
+        return pieces
+
+    def answers(self) -> Sequence[Answer]:
+        """Every choice whole, when all have ended."""
+        return [choice.answer() for choice in self._choices]
+
+    def remember(self) -> None:
+        """Keep the generated tokens for the request that returns this turn."""
+
+    async def _start(self, tokens: bytes, sampling: Sampling) -> Choice:
+        prepared, report = self._prepared, self.exchange.report
+        job = Job(
+            request_id=report.request_id,
+            model=prepared.conversation.model,
+            tokens=tokens,
+            sampling=sampling,
+            tenant=prepared.tenant,
+            session=report.session,
+        )
+        pump = await self._stack.enter_async_context(Pump(self.exchange.services.backend.start(job), self._news))
+        assembly = Assembly(
+            prepared.model.vocabulary,
+            prepared.model.parser(prepared.conversation, tokens),
+            stops=prepared.conversation.limits.stop,
+            prompt_tokens=len(tokens) // BYTES_PER_TOKEN,
+        )
+        return Choice(pump, assembly, sampling, prepared)
+
+    def _learn_route(self) -> None:
+        routed = self._choices[0].pump.stream.routed
+        if routed is not None:
+            self.exchange.report.replica = routed.replica
+            self.exchange.report.predicted_cached_tokens = routed.predicted_cached_tokens
+
+
+def _sampling(prepared: Prepared, tokens: bytes) -> Sampling:
+    """The client's wishes, cut to what is left of the context window. Raises `PromptTooLong`."""
+    limits, longest = prepared.conversation.limits, prepared.model.max_model_len - 1
+    prompt_tokens = len(tokens) // BYTES_PER_TOKEN
+    if prompt_tokens > longest:
+        raise PromptTooLong(prompt_tokens, longest)
+    left = prepared.model.max_model_len - prompt_tokens
+    return Sampling(
+        max_tokens=left if limits.max_tokens is None else max(1, min(limits.max_tokens, left)),
+        temperature=limits.temperature,
+        top_p=limits.top_p,
+        top_k=limits.top_k,
+        min_p=limits.min_p,
+        presence_penalty=limits.presence_penalty,
+        frequency_penalty=limits.frequency_penalty,
+        repetition_penalty=limits.repetition_penalty,
+        logit_bias=limits.logit_bias,
+        seed=limits.seed,
+        logprobs=limits.logprobs,
+        structured=prepared.model.constraint(prepared.conversation),
+    )
