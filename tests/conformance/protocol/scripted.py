@@ -1,0 +1,39 @@
+"""Kvist in this process, over a simulated engine whose answers are scripted and whose pings come soon."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from cluster.models.served import load_model
+from cluster.prompt.canonical import Rules
+from cluster.tenants import Tenants
+from tests.cluster.support import EngineBackend, serving_over
+from tests.conformance.protocol.bodies import SCRIPT
+from tests.conformance.protocol.probe import CONTEXT_TOKENS, KEY
+from workers.sim_engine import SimEngine
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.conformance.protocol.probe import Need
+
+PING_INTERVAL_S = 0.1
+EVERYTHING: Final[frozenset[Need]] = frozenset({"engine", "calls", "script"})
+
+
+@asynccontextmanager
+async def scripted_app(model: Path) -> AsyncIterator[str]:
+    """The app on loopback: its URL. The model is called `tiny`."""
+    served = load_model(model, name="tiny", max_model_len=CONTEXT_TOKENS, rules=Rules())
+    settings = {"block_size": 32, "max_model_len": CONTEXT_TOKENS, "answers": list(SCRIPT)}
+    engine = SimEngine.from_settings("tiny", model, settings)
+    await engine.start()
+    tenants = Tenants.sharing_default([KEY])
+    try:
+        backend = EngineBackend(engine)
+        async with serving_over(backend, {"tiny": served}, tenants, ping_interval_s=PING_INTERVAL_S) as (url, _):
+            yield url
+    finally:
+        await engine.close()
