@@ -143,7 +143,7 @@ class Answering:
         prepared, report = self._prepared, self.exchange.report
         job = Job(
             request_id=report.request_id,
-            model=prepared.conversation.model,
+            model=prepared.model.name,
             tokens=tokens,
             sampling=sampling,
             tenant=prepared.tenant,

@@ -22,6 +22,8 @@ class _Frozen(BaseModel):
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Alias = Annotated[str, Field(pattern=r"^[A-Za-z0-9*?][A-Za-z0-9._:/*?-]{0,127}$")]
+CODING_AGENTS_ALIAS = "claude-*"
 Key = Annotated[str, Field(pattern=r"^[\x21-\x7e]+$")]  # what every HTTP client can send as it is
 
 
@@ -89,9 +91,14 @@ class ModelConfig(_Frozen):
 
 
 class ClusterConfig(_Frozen):
-    """Everything `kvist serve` and `serve run` need. `api_keys` empty means no authentication (loopback only)."""
+    """Everything `kvist serve` and `serve run` need. `api_keys` empty means no authentication (loopback only).
+
+    `aliases` are further names, with `*` and `?`, and the served names they lead to; None means that the ids Claude
+    Code sends lead to the first model.
+    """
 
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1)]
+    aliases: dict[Alias, Name] | None = None
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65535)] = 8000
     ingress_replicas: Annotated[int, Field(ge=1, le=256)] = 1
@@ -109,6 +116,18 @@ class ClusterConfig(_Frozen):
         if len(set(deployments)) < len(deployments):
             raise ValueError("two model names differ only in characters that a deployment name cannot hold")
         return models
+
+    @model_validator(mode="after")
+    def _aliases_lead_somewhere(self) -> Self:
+        served = {name for model in self.models for name in model.served_names()}
+        lost = sorted(set((self.aliases or {}).values()) - served)
+        if lost:
+            raise ValueError(f"aliases lead to {', '.join(lost)}, which no model is served as")
+        return self
+
+    def resolved_aliases(self) -> dict[str, str]:
+        """The aliases in force."""
+        return {CODING_AGENTS_ALIAS: self.models[0].name} if self.aliases is None else dict(self.aliases)
 
     @model_validator(mode="after")
     def _keys_off_loopback(self) -> Self:

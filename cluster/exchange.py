@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from cluster.api.hints import session_of
 from cluster.api.outcomes import Report, outcome_of, words_of
 from cluster.asgi import REQUEST_ID_KEY, ClientGoneError, EventStream, headers_of, read_body, send_json, while_connected
-from router.errors import UnknownModel
 from router.hashing import BYTES_PER_TOKEN
 from router.limits import INLINE_BODY_BYTES, MAX_HINT_CHARS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine
 
     from starlette.types import Receive, Scope, Send
 
     from cluster.api.dialect import Dialect, Reply
     from cluster.backend import Backend
+    from cluster.model_names import ModelNames
     from cluster.models.served import ServedModel
     from cluster.prompt.conversation import Conversation
     from cluster.tenants import Tenant, Tenants
@@ -32,7 +32,7 @@ Made = TypeVar("Made")
 class Services(NamedTuple):
     """What every request needs; see `cluster.ingress.build_app`. `clock` is monotonic seconds."""
 
-    models: Mapping[str, ServedModel]
+    models: ModelNames
     backend: Backend
     tenants: Tenants
     on_outcome: Callable[[Report], None]
@@ -101,9 +101,8 @@ class Exchange:
         report.ignored, report.model = parsed.hints.ignored, parsed.model
         report.session = session_of(self._headers, parsed)
         report.client = self._headers.get("user-agent", "")[:MAX_HINT_CHARS]
-        model = self.services.models.get(parsed.model)
-        if model is None:
-            raise UnknownModel(f"model: `{parsed.model[:MAX_HINT_CHARS]}` is not served here")
+        model = self.services.models.find(parsed.model)
+        report.model = model.name
         conversation, report.changes = await _run(model.canonical, parsed, size_bytes=len(body))
         stages.done("canonical")
         texts = conversation.prompts or (await model.prompt(conversation),)

@@ -19,7 +19,8 @@ from cluster.api.messages_reply import COUNT, MESSAGES
 from cluster.asgi import REQUEST_ID_KEY, RequestIds
 from cluster.endpoint import CountTokens, Generate
 from cluster.exchange import Services
-from router.errors import ClientError, UnknownModel
+from cluster.model_names import ModelNames
+from router.errors import ClientError
 from router.limits import PING_INTERVAL_S
 
 if TYPE_CHECKING:
@@ -36,14 +37,17 @@ _READ: Final = ("GET", "HEAD")
 def build_app(
     *,
     models: Mapping[str, ServedModel],
+    aliases: Mapping[str, str] | None = None,
     backend: Backend,
     tenants: Tenants,
     on_outcome: Callable[[Report], None] = lambda _report: None,
     ping_interval_s: float = PING_INTERVAL_S,
 ) -> FastAPI:
-    """The app that serves `models` (by the name clients use). `on_outcome` is called once per request, at its end."""
+    """The app that serves `models` by name, and under `aliases` (pattern to name). `on_outcome` is called once per
+    request, at its end."""
+    names = ModelNames(models, aliases or {})
     services = Services(
-        models=models,
+        models=names,
         backend=backend,
         tenants=tenants,
         on_outcome=on_outcome,
@@ -56,7 +60,7 @@ def build_app(
         Route("/v1/messages/count_tokens", CountTokens(services, COUNT), methods=["POST"]),
         Route("/v1/chat/completions", Generate(services, CHAT), methods=["POST"]),
     ]
-    _add_models(app, models, tenants)
+    _add_models(app, names, tenants)
     _add_probes(app, backend, tenants)
     app.add_exception_handler(ClientError, _client_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -64,12 +68,13 @@ def build_app(
     return app
 
 
-def _add_models(app: FastAPI, models: Mapping[str, ServedModel], tenants: Tenants) -> None:
+def _add_models(app: FastAPI, names: ModelNames, tenants: Tenants) -> None:
     created = datetime.now(UTC).replace(microsecond=0)
 
     @app.api_route("/v1/models", methods=[*_READ])
     async def list_models(request: Request) -> JSONResponse:
         _authenticate(tenants, request)
+        models = names.listed()
         entries = [_model_entry(name, model, created) for name, model in models.items()]
         ends = {"first_id": next(iter(models), None), "last_id": next(reversed(list(models)), None)}
         return JSONResponse({"object": "list", "data": entries, "has_more": False, **ends})
@@ -77,9 +82,7 @@ def _add_models(app: FastAPI, models: Mapping[str, ServedModel], tenants: Tenant
     @app.api_route("/v1/models/{name:path}", methods=[*_READ])
     async def get_model(request: Request, name: str) -> JSONResponse:
         _authenticate(tenants, request)
-        if name not in models:
-            raise UnknownModel(f"model: `{name}` is not served here")
-        return JSONResponse(_model_entry(name, models[name], created))
+        return JSONResponse(_model_entry(name, names.find(name), created))
 
 
 def _add_probes(app: FastAPI, backend: Backend, tenants: Tenants) -> None:

@@ -39,6 +39,7 @@ class Ingress:
     async def __init__(self, config: dict[str, Any], workers: dict[str, DeploymentHandle]) -> None:  # type: ignore[misc]
         parsed = parse_config(config)
         self._models = await asyncio.to_thread(load_models, parsed)
+        self._aliases = parsed.resolved_aliases()
         planes: dict[str, ModelPlane] = {}
         for model in parsed.models:
             planes |= dict.fromkeys(model.served_names(), plane_of(model, workers[model.name]))
@@ -50,6 +51,7 @@ class Ingress:
     def __serve_build_asgi_app__(self) -> FastAPI:
         return build_app(
             models=self._models,
+            aliases=self._aliases,
             backend=self._backend,
             tenants=self._tenants,
             on_outcome=recorder(self._metrics, self._models),

@@ -72,6 +72,7 @@ MAX_SIM_INSTANCE_DEPTH: Final = 64
 MAX_BODY_BYTES: Final = 32 * 2**20
 INLINE_BODY_BYTES: Final = 256 * 2**10  # larger ones are read in a thread, not on the event loop
 MAX_JSON_DEPTH: Final = 64
+MAX_MODEL_NAME_CHARS: Final = 256  # that an alias is looked for
 MAX_MESSAGES: Final = 100_000
 MAX_STOP_SEQUENCES: Final = 16
 MAX_STOP_SEQUENCE_CHARS: Final = 64

@@ -173,11 +173,17 @@ async def serving_over(
     tenants: Tenants,
     *,
     ping_interval_s: float = 30.0,
+    aliases: Mapping[str, str] | None = None,
 ) -> AsyncIterator[tuple[str, list[Report]]]:
     """The app on a loopback port: its URL and the reports of ended requests."""
     reports: list[Report] = []
     app = build_app(
-        models=models, backend=backend, tenants=tenants, on_outcome=reports.append, ping_interval_s=ping_interval_s
+        models=models,
+        aliases=aliases,
+        backend=backend,
+        tenants=tenants,
+        on_outcome=reports.append,
+        ping_interval_s=ping_interval_s,
     )
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=5))

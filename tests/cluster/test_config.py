@@ -35,6 +35,8 @@ def test_one_model_is_enough_and_defaults_are_safe() -> None:
         ({"models": [{"name": "a"}, {"name": "b", "variants": {"a": {}}}]}, "served twice: a"),
         ({"models": [{"name": "a:b"}, {"name": "a/b"}]}, "differ only in characters"),
         ({"host": "0.0.0.0"}, "a key is required"),
+        ({"aliases": {"claude-*": "b"}}, "aliases lead to b"),
+        ({"aliases": {"claude *": "tiny"}}, "aliases.claude *"),
         ({"port": 70_000}, "port"),
         ({"api_keys": [""]}, "api_keys.0"),
         ({"api_keys": ["ключ"]}, "api_keys.0"),
@@ -92,3 +94,9 @@ def test_an_error_is_named_once_at_its_innermost_place() -> None:
     with pytest.raises(InvalidRequest) as fault:
         parse_config({"models": [{"name": "a", "replicas": 0}]})
     assert "; " not in str(fault.value)
+
+
+def test_ids_of_claude_code_lead_to_the_first_model_unless_the_operator_says_otherwise() -> None:
+    """None is the default; an empty mapping switches aliases off."""
+    assert parse_config(ONE).resolved_aliases() == {"claude-*": "tiny"}
+    assert parse_config({**ONE, "aliases": {}}).resolved_aliases() == {}
