@@ -77,9 +77,21 @@ MAX_MESSAGES: Final = 100_000
 MAX_STOP_SEQUENCES: Final = 16
 MAX_STOP_SEQUENCE_CHARS: Final = 64
 MAX_BLOCKS_PER_MESSAGE: Final = 10_000
+MAX_TOOLS: Final = 2_048
+MAX_CHOICES: Final = 128  # answers to one request: choices of all its prompts
+MAX_TOP_LOGPROBS: Final = 20  # alternatives of each token
+MAX_COMPLETION_LOGPROBS: Final = 5  # the same of Completions
+MAX_LOGIT_BIAS_TOKENS: Final = 1_024
+MAX_TOKEN_ID: Final = 2**31 - 1
+MAX_TOOL_NAME_CHARS: Final = 128
+MAX_SCHEMA_BYTES: Final = 256 * 2**10
+MAX_SCHEMA_DEPTH: Final = 48
 MAX_IGNORED_FIELDS: Final = 16
 MAX_HINT_CHARS: Final = 256
 MAX_LOGGED_LINES: Final = 8  # attribution lines kept in a request's log line
+MAX_ECHOED_BYTES: Final = 4_096  # of a request field that a Responses answer repeats
+MAX_REMEMBERED_RESPONSES: Final = 1_024  # per tenant, for `previous_response_id`
+REMEMBERED_RESPONSES_BYTES: Final = 64 * 2**20  # of all tenants together
 PING_INTERVAL_S: Final = 10.0
 
 # Prompts (cluster/prompt, cluster/models).

@@ -144,21 +144,21 @@ def required(fields: Fields, name: str, kind: Any) -> Any:
     return decode(raw, kind, name)
 
 
-def check_depth(value: msgspec.Raw, path: str) -> None:
-    """Refuse a value that nests deeper than a body may. Free for values without room to be deep, else linear.
+def check_depth(value: msgspec.Raw, path: str, *, most: int = MAX_JSON_DEPTH) -> None:
+    """Refuse a value that nests deeper than `most`. Free for values without room to be deep, else linear.
 
     Nothing is decoded: that would hold up everybody for as long as a body is large.
     """
     data = bytes(value)
-    if data.count(b"[") + data.count(b"{") < MAX_JSON_DEPTH:
+    if data.count(b"[") + data.count(b"{") <= most:
         return
     brackets = _brackets(data)
-    for _ in range(MAX_JSON_DEPTH):
+    for _ in range(most):
         if not brackets:
             return
         brackets = brackets.replace(b"[]", b"")  # the innermost level
     if brackets:
-        raise InvalidRequest(f"{path}: nested deeper than {MAX_JSON_DEPTH} levels")
+        raise InvalidRequest(f"{path}: nested deeper than {most} levels")
 
 
 def _brackets(data: bytes) -> bytes:
