@@ -140,15 +140,8 @@ class Answering:
         """Keep the generated tokens for the request that returns this turn."""
 
     async def _start(self, tokens: bytes, sampling: Sampling) -> Choice:
-        prepared, report = self._prepared, self.exchange.report
-        job = Job(
-            request_id=report.request_id,
-            model=prepared.model.name,
-            tokens=tokens,
-            sampling=sampling,
-            tenant=prepared.tenant,
-            session=report.session,
-        )
+        prepared = self._prepared
+        job = job_of(self.exchange, prepared, tokens, sampling)
         pump = await self._stack.enter_async_context(Pump(self.exchange.services.backend.start(job), self._news))
         assembly = Assembly(
             prepared.model.vocabulary,
@@ -163,6 +156,18 @@ class Answering:
         if routed is not None:
             self.exchange.report.replica = routed.replica
             self.exchange.report.predicted_cached_tokens = routed.predicted_cached_tokens
+
+
+def job_of(exchange: Exchange, prepared: Prepared, tokens: bytes, sampling: Sampling) -> Job:
+    """One generation of a request, as a backend takes it."""
+    return Job(
+        request_id=exchange.report.request_id,
+        model=prepared.model.name,
+        tokens=tokens,
+        sampling=sampling,
+        tenant=prepared.tenant,
+        session=exchange.report.session,
+    )
 
 
 def _sampling(prepared: Prepared, tokens: bytes) -> Sampling:

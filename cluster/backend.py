@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from cluster.tenants import Tenant
+    from router.policy import Score
     from workers.engine import Sampling, TokenDelta
 
 
@@ -65,6 +66,10 @@ class Backend(Protocol):
 
     def start(self, job: Job) -> TokenStream:
         """Choose a replica and reserve on it, in one synchronous step. Raises `NoReplica`."""
+        ...
+
+    def preview(self, job: Job) -> tuple[Score, ...]:
+        """How every routable replica stands for a job now, best first; nothing is reserved. Raises `NoReplica`."""
         ...
 
     def health(self) -> Health:

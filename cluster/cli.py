@@ -11,6 +11,7 @@ import typer
 
 from cluster.cli_bench import bench_app
 from cluster.cli_events import events
+from cluster.cli_explain import explain
 from cluster.cli_status import status
 from cluster.config import ClusterConfig, load_config, parse_config
 from cluster.environment import keys_from_environment, strip_from_environment
@@ -90,6 +91,7 @@ def demo(
 
 
 app.command()(events)
+app.command()(explain)
 app.command()(status)
 app.add_typer(bench_app, name="bench")
 

@@ -6,9 +6,10 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from cluster.answering import Answering
+from cluster.answering import Answering, job_of
 from cluster.api.dialect import AnswerId
 from cluster.exchange import Exchange
+from workers.engine import Sampling
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -40,6 +41,16 @@ class CountTokens(Endpoint):
     async def _respond(self, exchange: Exchange, tenant: Tenant, body: bytes) -> None:
         prepared = await exchange.prepare(tenant, body)
         await exchange.send_json({"input_tokens": prepared.prompt_tokens})
+
+
+class Preview(Endpoint):
+    """How the replicas stand for a request; it is sent to none."""
+
+    async def _respond(self, exchange: Exchange, tenant: Tenant, body: bytes) -> None:
+        prepared = await exchange.prepare(tenant, body)
+        job = job_of(exchange, prepared, prepared.prompts[0], Sampling(max_tokens=1))
+        replicas = [score._asdict() for score in self._services.backend.preview(job)]
+        await exchange.send_json({"prompt_tokens": prepared.prompt_tokens, "replicas": replicas})
 
 
 class Generate(Endpoint):

@@ -17,7 +17,7 @@ from cluster.api import errors
 from cluster.api.chat_reply import CHAT
 from cluster.api.messages_reply import COUNT, MESSAGES
 from cluster.asgi import REQUEST_ID_KEY, RequestIds
-from cluster.endpoint import CountTokens, Generate
+from cluster.endpoint import CountTokens, Generate, Preview
 from cluster.exchange import Services
 from cluster.model_names import ModelNames
 from router.errors import ClientError
@@ -26,11 +26,19 @@ from router.limits import PING_INTERVAL_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from cluster.api.dialect import Dialect
     from cluster.api.outcomes import Report
     from cluster.backend import Backend
+    from cluster.endpoint import Endpoint
     from cluster.models.served import ServedModel
     from cluster.tenants import Tenants
 
+ENDPOINTS: Final[tuple[tuple[str, type[Endpoint], Dialect], ...]] = (
+    ("/v1/messages", Generate, MESSAGES),
+    ("/v1/messages/count_tokens", CountTokens, COUNT),
+    ("/v1/chat/completions", Generate, CHAT),
+)
+PREVIEW_PATH: Final = "/kvist/preview"  # before the path of an endpoint: where its request would go
 _READ: Final = ("GET", "HEAD")
 
 
@@ -55,11 +63,9 @@ def build_app(
         ping_interval_s=ping_interval_s,
     )
     app = FastAPI(title="Kvist", openapi_url=None, redirect_slashes=False)
-    app.router.routes += [
-        Route("/v1/messages", Generate(services, MESSAGES), methods=["POST"]),
-        Route("/v1/messages/count_tokens", CountTokens(services, COUNT), methods=["POST"]),
-        Route("/v1/chat/completions", Generate(services, CHAT), methods=["POST"]),
-    ]
+    for path, endpoint, dialect in ENDPOINTS:
+        app.router.routes.append(Route(path, endpoint(services, dialect), methods=["POST"]))
+        app.router.routes.append(Route(PREVIEW_PATH + path, Preview(services, dialect), methods=["POST"]))
     _add_models(app, names, tenants)
     _add_probes(app, backend, tenants)
     app.add_exception_handler(ClientError, _client_error)

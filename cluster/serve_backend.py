@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cluster.backend import Job
     from cluster.ray_metrics import RayMetrics
     from cluster.serve_plane import ModelPlane, ServeStream
+    from router.policy import Score
     from router.replicas import ReplicaStatus
 
 logger = logging.getLogger("ray.serve")
@@ -54,6 +55,10 @@ class ServeBackend:
     def start(self, job: Job) -> ServeStream:
         """Choose, reserve and call. Raises `NoReplica` when nothing is routable."""
         return self._planes[job.model].start_stream(job)
+
+    def preview(self, job: Job) -> tuple[Score, ...]:
+        """See `Backend`."""
+        return self._planes[job.model].preview(job)
 
     @property
     def fault(self) -> str | None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from router.fleet import Decision, Fleet
     from router.membership import Metadata
+    from router.policy import Score
     from workers.engine import TokenDelta
 
 logger = logging.getLogger("ray.serve")
@@ -74,15 +75,16 @@ class ModelPlane:
 
     def start_stream(self, job: Job) -> ServeStream:
         """Choose and reserve, in one synchronous step, then call. Raises `NoReplica` when nothing is routable."""
-        seed = seed_of(self.fleet.model, salt=job.tenant.salt)
-        hashes = {size: block_hashes(job.tokens, block_size=size, seed=seed) for size in self.fleet.block_sizes}
-        prompt = PromptBlocks(prompt_tokens=len(job.tokens) // BYTES_PER_TOKEN, hashes=hashes)
-        decision = self.fleet.choose(prompt, self._clock())
+        decision = self.fleet.choose(self._hashed(job), self._clock())
         try:
             return ServeStream(plane=self, job=job, decision=decision)
         except BaseException:
             self.finish(decision)
             raise
+
+    def preview(self, job: Job) -> tuple[Score, ...]:
+        """How every routable replica stands for a job, best first; nothing is reserved. Raises `NoReplica`."""
+        return self.fleet.preview(self._hashed(job))
 
     def call(self, generation: Generation, route: Route) -> Any:
         """Send a generation to the replicas that `route` names; iterate the result for its deltas."""
@@ -99,6 +101,11 @@ class ModelPlane:
     def finish(self, decision: Decision) -> None:
         """The request has ended, in whatever way. Safe to call again."""
         self.fleet.finish(decision.reservation, self._clock())
+
+    def _hashed(self, job: Job) -> PromptBlocks:
+        seed = seed_of(self.fleet.model, salt=job.tenant.salt)
+        hashes = {size: block_hashes(job.tokens, block_size=size, seed=seed) for size in self.fleet.block_sizes}
+        return PromptBlocks(prompt_tokens=len(job.tokens) // BYTES_PER_TOKEN, hashes=hashes)
 
     def _on_members(self, replicas: Mapping[str, Metadata]) -> None:
         for replica in self._known.keys() - replicas.keys():

@@ -174,15 +174,7 @@ class Fleet:
 
         The reservation must be finished once, whatever becomes of the request. O(replicas · log prompt).
         """
-        chosen = [one for one in self._members.values() if one.alive]
-        if exclude:
-            chosen = [one for one in chosen if one.name not in exclude]
-        if not chosen:
-            raise NoReplica("no replica is routable now")
-        candidates = self._candidates(chosen, prompt)
-        root = next((hashes[0] for hashes in prompt.hashes.values() if hashes), 0)
-        question = Question(prompt.prompt_tokens, root, self._turn, self._rate.tokens_per_s)
-        scores = self._policy.rank(candidates.values(), question)
+        candidates, scores = self._ranked(prompt, exclude)
         self._turn += 1
         best = scores[0]
         hashes = prompt.hashes.get(self._members[best.replica].block_size, ())
@@ -190,6 +182,10 @@ class Fleet:
         return Decision(
             self._loads.reserve(reservation), tuple([score.replica for score in scores]), best.cached_tokens, scores
         )
+
+    def preview(self, prompt: PromptBlocks) -> tuple[Score, ...]:
+        """How every routable replica stands for a prompt now, best first. Reserves nothing. Raises `NoReplica`."""
+        return self._ranked(prompt, frozenset())[1]
 
     def moved(self, reservation: int, replica: str, now: float) -> None:
         """The request went to another replica than the first candidate; its load goes with it."""
@@ -245,6 +241,19 @@ class Fleet:
     def fenced(self, replica: str) -> bool:
         """Whether a known replica gets no locality credit now."""
         return not self._members[replica].believed
+
+    def _ranked(
+        self, prompt: PromptBlocks, exclude: frozenset[str]
+    ) -> tuple[dict[str, Candidate], tuple[Score, ...]]:
+        chosen = [one for one in self._members.values() if one.alive]
+        if exclude:
+            chosen = [one for one in chosen if one.name not in exclude]
+        if not chosen:
+            raise NoReplica("no replica is routable now")
+        candidates = self._candidates(chosen, prompt)
+        root = next((hashes[0] for hashes in prompt.hashes.values() if hashes), 0)
+        question = Question(prompt.prompt_tokens, root, self._turn, self._rate.tokens_per_s)
+        return candidates, self._policy.rank(candidates.values(), question)
 
     def _index_of(self, member: _Member) -> Index:
         return self._indexes[member.block_size]

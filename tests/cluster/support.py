@@ -13,6 +13,7 @@ import uvicorn
 from cluster.backend import Health, Routed
 from cluster.ingress import build_app
 from router.errors import NoReplica
+from router.policy import Score
 from workers.engine import EngineInfo, EngineLoad, Generation, TokenDelta
 
 if TYPE_CHECKING:
@@ -130,6 +131,11 @@ class EngineBackend:
         generation = Generation(request_id=job.request_id, tokens=job.tokens, sampling=job.sampling)
         routed = Routed(replica=REPLICA, predicted_cached_tokens=self.predicted_cached_tokens)
         return EngineStream(self._engine.generate(generation), routed)
+
+    def preview(self, job: Job) -> tuple[Score, ...]:
+        if not self.routable:
+            raise NoReplica("secret detail")
+        return (Score(REPLICA, 0.5, self.predicted_cached_tokens, 7),)
 
     def health(self) -> Health:
         return Health(ready=self.routable, warm=self.routable, detail="one engine")

@@ -391,3 +391,22 @@ def test_an_optimistic_replica_gets_credit_for_what_its_engine_proved_to_find(op
     assert fleet.choose(prompt(), 3.0).predicted_cached_tokens == predicted
     assert fleet.status(3.0)[0].overstated_tokens == 1_600 - predicted
     fleet.check_integrity()
+
+
+def test_a_preview_ranks_as_a_choice_would_and_reserves_nothing() -> None:
+    """Asked twice it says the same, and the choice after it is the one foretold."""
+    fleet = Fleet()
+    joined(fleet, "cold")
+    joined(fleet, "warm", *PROMPT)
+    prompt = PromptBlocks(1_601, {16: PROMPT})
+    foretold = fleet.preview(prompt)
+    assert fleet.preview(prompt) == foretold
+    assert fleet.open_reservations == 0
+    assert fleet.choose(prompt, 0.0).scores == foretold
+    assert [score.replica for score in foretold] == ["warm", "cold"]
+
+
+def test_a_preview_without_any_replica_says_so() -> None:
+    """As a choice does."""
+    with pytest.raises(NoReplica):
+        Fleet().preview(PromptBlocks(10, {}))
