@@ -94,6 +94,10 @@ MAX_REMEMBERED_RESPONSES: Final = 1_024  # per tenant, for `previous_response_id
 REMEMBERED_RESPONSES_BYTES: Final = 64 * 2**20  # of all tenants together
 PING_INTERVAL_S: Final = 10.0
 
+# A call's arguments (cluster/output/arguments.py): what a client can send back in its next request.
+MAX_ARGUMENT_DEPTH: Final = 48
+MAX_ARGUMENT_NUMBER_CHARS: Final = 256
+
 # Prompts (cluster/prompt, cluster/models).
 MAX_CHANGES: Final = 1_024  # reported of one request, of all canonical rules
 MAX_CHANGE_CHARS: Final = 1_024  # of the text that one change reports
