@@ -35,6 +35,10 @@ class Unauthorized(ClientError):
     """No key, or an unknown one."""
 
 
+class UnknownResponse(ClientError):
+    """No remembered response has this id."""
+
+
 class UnknownModel(ClientError):
     """No configured model has this name."""
 

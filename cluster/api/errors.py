@@ -14,6 +14,7 @@ from router.errors import (
     RequestTooLarge,
     Unauthorized,
     UnknownModel,
+    UnknownResponse,
 )
 
 
@@ -33,6 +34,7 @@ TABLE: Final[dict[type[KvistError], Fault]] = {
     PromptTooLong: Fault(400, "invalid_request_error", 400, "invalid_request_error", "context_length_exceeded"),
     InvalidRequest: Fault(400, "invalid_request_error", 400, "invalid_request_error", None),
     Unauthorized: Fault(401, "authentication_error", 401, "invalid_request_error", "invalid_api_key"),
+    UnknownResponse: Fault(400, "invalid_request_error", 400, "invalid_request_error", "previous_response_not_found"),
     UnknownModel: Fault(404, "not_found_error", 404, "invalid_request_error", "model_not_found"),
     RequestTooLarge: Fault(413, "request_too_large", 413, "invalid_request_error", "request_too_large"),
     NoReplica: Fault(

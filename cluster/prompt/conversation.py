@@ -81,7 +81,8 @@ class Message(msgspec.Struct, frozen=True):
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """A function that the model may call. `parameters` is its JSON schema as text, keys in the client's order.
 
-    A `deferred` tool is known but not listed: only a `ToolReference` shows it.
+    A `deferred` tool is known but not listed: only a `ToolReference` shows it. Replies need to know that `name` begins
+    with the client's `namespace`, and that a `free_form` tool's one parameter `input` is plain text to the client.
     """
 
     name: str
@@ -89,6 +90,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     parameters: str = "{}"
     deferred: bool = False
     strict: bool = False
+    namespace: str = ""
+    free_form: bool = False
 
 
 class ToolChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,13 +132,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class Hints(msgspec.Struct, frozen=True, kw_only=True):
     """What may help routing or logs and never reaches the prompt. `ignored` are names of unknown body fields and of
     wishes that are not followed. `previous_response` is the id of a remembered response that this one continues;
-    `store` asks to remember this one. `betas` are not followed, only counted."""
+    `store` asks to remember this one. `betas` are not followed, only counted. `reply` is what the protocol's own replies
+    want to know of the request, as its parser has encoded it."""
 
     session: str = ""
     client: str = ""
     ignored: tuple[str, ...] = ()
     previous_response: str = ""
     store: bool = False
+    reply: bytes = b""
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
