@@ -1,4 +1,4 @@
-"""From body bytes to checked fields: what both protocols share.
+"""From body bytes to checked fields: what all protocols share.
 
 The body is scanned into raw fields; only fields that the protocol knows are decoded, straight into typed structs.
 Unknown fields are never decoded, nor looked into: they cannot reach anything. Every complaint names its field.
@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from cluster.prompt.conversation import Text
 from router.errors import InvalidRequest, RequestTooLarge
 from router.limits import (
     INLINE_BODY_BYTES,
-    MAX_BLOCKS_PER_MESSAGE,
     MAX_BODY_BYTES,
     MAX_HINT_CHARS,
     MAX_IGNORED_FIELDS,
     MAX_JSON_DEPTH,
-    MAX_MESSAGES,
     MAX_STOP_SEQUENCE_CHARS,
     MAX_STOP_SEQUENCES,
 )
@@ -41,31 +38,10 @@ ENGINE_FIELDS: Final = frozenset(
     }
 )  # fmt: skip
 # Their types bound their depth; what a block holds beside them is skipped unread.
-_TYPED_THROUGHOUT: Final = frozenset({"messages", "system"})
+_TYPED_THROUGHOUT: Final = frozenset({"input", "messages", "system"})
 _TO_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _NEITHER_BRACKETS_NOR_QUOTES: Final = bytes(set(range(256)) - set(b'[]{}"'))
 _NOTHING: Final = frozenset({b"null", b'""', b"[]", b"{}"})
-
-
-class Block(msgspec.Struct):
-    """A content block or part; only text is served, other types are told apart by name."""
-
-    type: str
-    text: str | None = None
-
-
-class RawMessage(msgspec.Struct):
-    """A message as both protocols send it; from `tool_calls` on it is chat's, here to be refused or named."""
-
-    role: str
-    content: str | list[Block] | None = None
-    tool_calls: list[msgspec.Raw] | None = None
-    function_call: msgspec.Raw = msgspec.Raw(b"null")
-    audio: msgspec.Raw = msgspec.Raw(b"null")
-    reasoning: msgspec.Raw = msgspec.Raw(b"null")
-    reasoning_content: msgspec.Raw = msgspec.Raw(b"null")
-    refusal: msgspec.Raw = msgspec.Raw(b"null")
-    name: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Known:
@@ -169,36 +145,21 @@ def _brackets(data: bytes) -> bytes:
     return b"".join(bare.replace(b'""', b"").split(b'"')[::2])
 
 
+def media_type_of(url: str) -> str:
+    """The type that a data URL says, "" for other addresses."""
+    if not url.startswith("data:"):
+        return ""
+    return url[5 : 5 + MAX_HINT_CHARS].partition(",")[0].partition(";")[0]
+
+
+def is_given(raw: msgspec.Raw) -> bool:
+    """Whether a value says more than null, which absent ones are read as."""
+    return bytes(memoryview(raw)[:5]) != b"null"
+
+
 def asks_for_something(value: msgspec.Raw) -> bool:
     """Whether a field says more than null or an empty value."""
     return bytes(value) not in _NOTHING
-
-
-def messages_of(fields: Fields) -> list[RawMessage]:
-    """The conversation's messages, counted. Raises `InvalidRequest`."""
-    messages: list[RawMessage] = required(fields, "messages", list[RawMessage])
-    if not messages:
-        raise InvalidRequest("messages: at least one message is required")
-    if len(messages) > MAX_MESSAGES:
-        raise InvalidRequest(f"messages: more than {MAX_MESSAGES} messages")
-    return messages
-
-
-def text_blocks(content: str | list[Block], path: str) -> tuple[Text, ...]:
-    """Text only. Raises `InvalidRequest` that names the first block of another type."""
-    if isinstance(content, str):
-        return (Text(content),)
-    if len(content) > MAX_BLOCKS_PER_MESSAGE:
-        raise InvalidRequest(f"{path}: more than {MAX_BLOCKS_PER_MESSAGE} blocks")
-    return tuple(_text_block(block, f"{path}[{i}]") for i, block in enumerate(content))
-
-
-def _text_block(block: Block, path: str) -> Text:
-    if block.type != "text":
-        raise InvalidRequest(f"{path}: content of type `{block.type[:MAX_HINT_CHARS]}` is not supported yet")
-    if block.text is None:
-        raise InvalidRequest(f"{path}.text: field required")
-    return Text(block.text)
 
 
 def within(value: float | None, path: str, *, low: float, high: float) -> float | None:

@@ -1,24 +1,28 @@
-"""Anthropic Messages: request bodies to conversations. Text only so far; all else is refused by name."""
+"""Anthropic Messages: request bodies to conversations."""
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from cluster.api import body as fields_of
-from cluster.api.body import Block, Fields, RawMessage
-from cluster.prompt.conversation import Conversation, Hints, Limits, Message, Role
+from cluster.api import messages_tools
+from cluster.api.messages_blocks import RawMessage, Reader
+from cluster.api.tools import check_count
+from cluster.prompt.conversation import Conversation, Hints, Limits
 from router.errors import InvalidRequest
-from router.limits import MAX_HINT_CHARS
+from router.limits import MAX_HINT_CHARS, MAX_IGNORED_FIELDS, MAX_MESSAGES
 
-# Fields without any effect on the answer: cache hints, metadata and what betas add.
-INERT: Final = frozenset(
-    {"betas", "cache_control", "context_management", "diagnostics", "metadata", "safeguards", "service_tier", "speed"}
-)
+if TYPE_CHECKING:
+    from cluster.api.body import Fields
+
+# Fields without any effect on the answer: cache marks, and what is said of the client. Others are ignored and named.
+INERT: Final = frozenset({"cache_control", "diagnostics", "metadata", "safeguards", "service_tier", "speed"})
 KNOWN: Final = fields_of.Known(INERT | {
-    "max_tokens", "mcp_servers", "messages", "model", "output_config", "output_format", "stop_sequences", "stream",
-    "system", "temperature", "thinking", "tool_choice", "tools", "top_k", "top_p", "container",
+    "container", "context_management", "max_tokens", "mcp_servers", "messages", "model", "output_config",
+    "output_format", "stop_sequences", "stream", "system", "temperature", "thinking", "tool_choice", "tools", "top_k",
+    "top_p",
 })  # fmt: skip
 
 
@@ -26,26 +30,25 @@ class _Metadata(msgspec.Struct):
     user_id: str | None = None
 
 
+class _Edit(msgspec.Struct):
+    type: str
+    keep: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _ContextManagement(msgspec.Struct):
+    edits: list[_Edit] | None = None
+
+
 class _UserId(msgspec.Struct):
     session_id: str = ""
-
-
-class _Typed(msgspec.Struct):
-    type: str
-
-
-class _OutputConfig(msgspec.Struct):
-    format: msgspec.Raw = msgspec.Raw(b"null")
 
 
 def parse_message(body: bytes) -> Conversation:
     """A `/v1/messages` body. Raises `InvalidRequest` or `RequestTooLarge`."""
     fields, ignored = fields_of.read_fields(body, KNOWN)
     max_tokens: int = fields_of.required(fields, "max_tokens", int)
-    if max_tokens == 0:
-        raise InvalidRequest("max_tokens: 0 (cache warming) is not supported yet")
     if max_tokens < 0:
-        raise InvalidRequest("max_tokens: must be at least 1")
+        raise InvalidRequest("max_tokens: must be at least 0, which only fills the cache")
     return _conversation(fields, ignored, max_tokens)
 
 
@@ -55,34 +58,41 @@ def parse_count(body: bytes) -> Conversation:
     return _conversation(fields, ignored, None)
 
 
-def _conversation(fields: Fields, ignored: tuple[str, ...], max_tokens: int | None) -> Conversation:
-    _refuse_unserved(fields)
-    system: str | list[Block] = fields_of.optional(fields, "system", str | list[Block]) or []
+def _conversation(fields: Fields, unknown: tuple[str, ...], max_tokens: int | None) -> Conversation:
+    fields_of.refuse(fields, {"mcp_servers": ([],), "container": ()})
+    offer = messages_tools.offer_of(fields)
+    reader = Reader(offer.tools)
+    system = fields.get("system")
+    system_text = reader.system(system) if system is not None and fields_of.is_given(system) else ()
+    messages = reader.messages(_raw_messages(fields))
+    check_count(reader.tools, "messages: tools defined in them")
+    thought = messages_tools.thought_of(fields)
+    output_format, effort, unserved = messages_tools.format_of(fields)
+    ignored = (*unknown, *_edits(fields), *offer.ignored, *reader.ignored, *thought.ignored, *unserved)
     return Conversation(
         api="messages",
         model=fields_of.required(fields, "model", str),
-        system=fields_of.text_blocks(system, "system"),
-        messages=_messages(fields_of.messages_of(fields)),
+        system=system_text,
+        messages=messages,
+        tools=tuple(reader.tools.values()),
+        tool_choice=messages_tools.choice_of(fields, reader.tools, offer.unserved),
+        thinking=thought.mode,
+        hide_thinking=thought.is_hidden,
+        effort=effort,
+        output_format=output_format,
         limits=_limits(fields, max_tokens),
-        hints=Hints(session=_session(fields), ignored=ignored),
+        hints=Hints(session=_session(fields), ignored=ignored[:MAX_IGNORED_FIELDS]),
         stream=bool(fields_of.optional(fields, "stream", bool)),
     )
 
 
-def _messages(raw: list[RawMessage]) -> tuple[Message, ...]:
-    messages: list[Message] = []
-    answered = False
-    for i, message in enumerate(raw):
-        if message.role not in ("user", "assistant", "system"):
-            raise InvalidRequest(f"messages[{i}].role: `{message.role[:MAX_HINT_CHARS]}` is not a role")
-        if message.content is None:
-            raise InvalidRequest(f"messages[{i}].content: field required")
-        blocks = fields_of.text_blocks(message.content, f"messages[{i}].content")
-        answered |= message.role == "assistant" and bool(blocks)
-        if answered and message.role == "system" and blocks:
-            raise InvalidRequest(f"messages[{i}].role: `system` after an assistant turn is not supported yet")
-        messages.append(Message(cast(Role, message.role), blocks, f"messages[{i}]"))
-    return tuple(messages)
+def _raw_messages(fields: Fields) -> list[RawMessage]:
+    messages: list[RawMessage] = fields_of.required(fields, "messages", list[RawMessage])
+    if not messages:
+        raise InvalidRequest("messages: at least one message is required")
+    if len(messages) > MAX_MESSAGES:
+        raise InvalidRequest(f"messages: more than {MAX_MESSAGES} messages")
+    return messages
 
 
 def _limits(fields: Fields, max_tokens: int | None) -> Limits:
@@ -102,17 +112,12 @@ def _limits(fields: Fields, max_tokens: int | None) -> Limits:
     )
 
 
-def _refuse_unserved(fields: Fields) -> None:
-    fields_of.refuse(fields, {"mcp_servers": ([],), "container": (), "output_format": (), "tools": ([],)})
-    choice: _Typed | None = fields_of.optional(fields, "tool_choice", _Typed)
-    if choice is not None and choice.type not in ("auto", "none"):
-        raise InvalidRequest("tool_choice: not supported yet")
-    thinking: _Typed | None = fields_of.optional(fields, "thinking", _Typed)
-    if thinking is not None and thinking.type != "disabled":
-        raise InvalidRequest("thinking: only `disabled` is supported so far")
-    output: _OutputConfig | None = fields_of.optional(fields, "output_config", _OutputConfig)
-    if output is not None and bytes(output.format) != b"null":
-        raise InvalidRequest("output_config.format: not supported yet")
+def _edits(fields: Fields) -> tuple[str, ...]:
+    """Edits of the context that are not made. To keep all reasoning needs none."""
+    wanted: _ContextManagement | None = fields_of.optional(fields, "context_management", _ContextManagement)
+    edits = (wanted and wanted.edits) or []
+    unmade = (edit.type for edit in edits if edit.type[:15] != "clear_thinking_" or b'"all"' not in bytes(edit.keep))
+    return tuple(dict.fromkeys(f"context_management.edits of type {kind[:MAX_HINT_CHARS]}" for kind in unmade))
 
 
 def _session(fields: Fields) -> str:

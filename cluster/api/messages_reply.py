@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from cluster.api import errors, sse
+from cluster.api.call_ids import shown
 from cluster.api.dialect import AnswerId, Dialect, ErrorBody
 from cluster.api.messages import parse_count, parse_message
-from cluster.output.events import TextDelta
-from cluster.prompt.conversation import Text
+from cluster.output.events import CallArguments, CallBroken, CallEnd, CallStart, TextDelta, ThinkingDelta
+from cluster.prompt.conversation import Text, Thinking, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cluster.api.dialect import Answer
     from cluster.output.assembly import Ending, Piece, Usage
+    from cluster.output.events import Event, Said
     from cluster.prompt.conversation import Conversation
 
 STOP_REASONS: Final = {
@@ -27,18 +31,24 @@ STOP_REASONS: Final = {
 
 
 class MessagesReply:
-    """`message_start`, one text block if there is text, `message_delta` with the final usage, `message_stop`."""
+    """`message_start`, the blocks one after the other, `message_delta` with the final usage, `message_stop`."""
 
     def __init__(self, conversation: Conversation, answer: AnswerId) -> None:
         self._id = answer.suffix
         self._model = conversation.model
-        self._block_open = False
+        self._hides_thinking = conversation.hide_thinking
+        self._blocks = _Blocks(self._signature, hides_thinking=conversation.hide_thinking)
         self._ending: Ending | None = None
+
+    @property
+    def _signature(self) -> str:
+        """Clients keep reasoning only with a signature; nothing is read from it when it comes back."""
+        return f"sig_{self._id}"
 
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
         """See `Reply`."""
         (answer,) = answers
-        content = [{"type": "text", "text": block.text} for block in answer.blocks if isinstance(block, Text)]
+        content = [self._block(block) for block in answer.blocks]
         return {**self._message(usage), "content": content, **_stopped(answer.ending)}
 
     def start(self, usage: Usage) -> bytes:
@@ -48,7 +58,7 @@ class MessagesReply:
     def say(self, piece: Piece, choice: int) -> bytes:  # noqa: ARG002 - there is one
         """See `Reply`."""
         self._ending = piece.ending
-        return b"".join(self._text(event.text) for event in piece.events if isinstance(event, TextDelta))
+        return b"".join(map(self._blocks.say, piece.events))
 
     def ping(self) -> bytes:
         """Tells clients and proxies that the stream lives."""
@@ -58,23 +68,28 @@ class MessagesReply:
         """Usage is cumulative: it repeats the input counts, which may have been predictions in `message_start`."""
         assert self._ending is not None
         delta = {"type": "message_delta", "delta": _stopped(self._ending), "usage": usage_of(usage)}
-        return self._close_block() + sse.named(delta) + sse.named({"type": "message_stop"})
+        return self._blocks.close() + sse.named(delta) + sse.named({"type": "message_stop"})
 
     def error(self, error: BaseException) -> bytes:
         """Ends a stream that failed after its start."""
         body = errors.messages_error(errors.fault_of(error), str(error), f"req_{self._id}")
-        return self._close_block() + sse.named(body)
+        return self._blocks.close() + sse.named(body)
 
-    def _text(self, text: str) -> bytes:
-        delta = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
-        if self._block_open:
-            return sse.named(delta)
-        self._block_open = True
-        start = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
-        return sse.named(start) + sse.named(delta)
-
-    def _close_block(self) -> bytes:
-        return sse.named({"type": "content_block_stop", "index": 0}) if self._block_open else b""
+    def _block(self, block: Said) -> dict[str, Any]:
+        match block:
+            case Text(text):
+                return {"type": "text", "text": text}
+            case Thinking(text):
+                thinking = "" if self._hides_thinking else text
+                return {"type": "thinking", "thinking": thinking, "signature": self._signature}
+            case ToolCall(id=native, name=name, arguments=arguments):
+                # As generated: to decode and to encode it again could change numbers.
+                return {
+                    "type": "tool_use",
+                    "id": shown(native),
+                    "name": name,
+                    "input": msgspec.Raw(arguments.encode() or b"{}"),
+                }
 
     def _message(self, usage: Usage) -> dict[str, Any]:
         return {
@@ -89,6 +104,66 @@ class MessagesReply:
         }
 
 
+class _Blocks:
+    """Streamed blocks: at most one is open, and their indices have no gaps."""
+
+    def __init__(self, signature: str, *, hides_thinking: bool) -> None:
+        self._signature = signature
+        self._hides_thinking = hides_thinking
+        self._index = -1
+        self._open = ""  # the type of the open block
+        self._arguments: list[str] = []
+
+    def say(self, event: Event) -> bytes:
+        """What one event adds."""
+        match event:
+            case TextDelta(text):
+                start = self._continue({"type": "text", "text": ""})
+                return start + self._delta("text_delta", "text", text)
+            case ThinkingDelta(text):
+                start = self._continue({"type": "thinking", "thinking": "", "signature": ""})
+                return start if self._hides_thinking else start + self._delta("thinking_delta", "thinking", text)
+            case CallStart(id=native, name=name):
+                self._arguments.clear()
+                return self._start({"type": "tool_use", "id": shown(native), "name": name, "input": {}})
+            case CallArguments(text):
+                self._arguments.append(text)
+                return self._delta("input_json_delta", "partial_json", text)
+            case CallEnd():
+                return self.close()
+            case CallBroken():
+                return self._void() + self.close()
+
+    def close(self) -> bytes:
+        """The end of the open block, if one is open."""
+        if not self._open:
+            return b""
+        signed = self._delta("signature_delta", "signature", self._signature) if self._open == "thinking" else b""
+        self._open = ""
+        return signed + sse.named({"type": "content_block_stop", "index": self._index})
+
+    def _continue(self, block: dict[str, Any]) -> bytes:
+        return b"" if self._open == block["type"] else self._start(block)
+
+    def _start(self, block: dict[str, Any]) -> bytes:
+        closed = self.close()
+        self._index += 1
+        self._open = block["type"]
+        return closed + sse.named({"type": "content_block_start", "index": self._index, "content_block": block})
+
+    def _delta(self, kind: str, field: str, text: str) -> bytes:
+        delta = {"type": kind, field: text}
+        return sse.named({"type": "content_block_delta", "index": self._index, "delta": delta})
+
+    def _void(self) -> bytes:
+        """Makes sure that nobody can take the input of a broken call for JSON; nothing at all is read as `{}`."""
+        try:
+            msgspec.json.decode("".join(self._arguments) or "{}")
+        except msgspec.DecodeError:
+            return b""
+        return self._delta("input_json_delta", "partial_json", "{")
+
+
 def usage_of(usage: Usage) -> dict[str, Any]:
     """Total input is `input_tokens` plus what was read from the cache; writing to it costs nothing here."""
     return {
@@ -97,6 +172,7 @@ def usage_of(usage: Usage) -> dict[str, Any]:
         "cache_read_input_tokens": usage.cached_tokens,
         "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
         "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
     }
 
 

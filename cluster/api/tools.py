@@ -1,4 +1,4 @@
-"""What every protocol checks of tools: how many, their names, and their schemas, which stay text in the client's order."""
+"""What every protocol checks of tools: how many, their names, and schemas, which stay text in the client's order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from router.limits import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection
 
 _STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _NEEDLESS: Final = ("\\u", "\\/")  # what begins escapes that may have no need
@@ -49,7 +49,7 @@ def schema(raw: msgspec.Raw, path: str) -> str:
     return json_object(raw, path, most_levels=MAX_SCHEMA_DEPTH)
 
 
-def check_count(tools: Sequence[object], path: str) -> None:
+def check_count(tools: Collection[object], path: str) -> None:
     """Refuse more tools than one request may offer."""
     if len(tools) > MAX_TOOLS:
         raise InvalidRequest(f"{path}: more than {MAX_TOOLS} tools")
