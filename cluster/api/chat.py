@@ -1,121 +1,63 @@
-"""OpenAI Chat Completions: request bodies to conversations. Text only so far; all else is refused by name."""
+"""OpenAI Chat Completions: request bodies to conversations."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from cluster.api import body as fields_of
-from cluster.prompt.conversation import Conversation, Hints, Limits, Message, Role, Text
+from cluster.api import sampling
+from cluster.api.chat_messages import turns_of
+from cluster.api.chat_tools import TOOL_FIELDS, format_of, tools_of
+from cluster.prompt.conversation import Conversation, Hints
 from router.errors import InvalidRequest
-from router.limits import MAX_HINT_CHARS, MAX_IGNORED_FIELDS
+from router.limits import MAX_IGNORED_FIELDS, MAX_TOP_LOGPROBS
 
 if TYPE_CHECKING:
-    from cluster.api.body import Fields, RawMessage
+    from cluster.api.body import Fields
 
 # Fields that would change the answer, with the values that ask for nothing.
-UNSERVED: Final = {
-    "audio": (), "best_of": (1,), "documents": ([],), "echo": (False,), "frequency_penalty": (0, 0.0),
-    "function_call": ("auto", "none"), "functions": ([],), "length_penalty": (1, 1.0), "logit_bias": ({},),
-    "logprob_token_ids": ([],), "logprobs": (False,), "min_p": (0, 0.0), "modalities": (["text"],), "n": (1,),
-    "presence_penalty": (0, 0.0), "repetition_penalty": (1, 1.0), "response_format": ({"type": "text"},),
-    "thinking_token_budget": (), "tool_choice": ("auto", "none"), "tools": ([],), "top_logprobs": (0,),
-    "use_beam_search": (False,), "web_search_options": (),
+UNSERVED: Final = sampling.UNSERVED | {
+    "audio": (), "documents": ([],), "echo": (False,), "logprob_token_ids": ([],), "modalities": (["text"],),
+    "thinking_token_budget": (), "web_search_options": (),
 }  # fmt: skip
-# Fields without any effect on the answer. (Wishes about its style, as `reasoning_effort`, are reported as ignored.)
-INERT: Final = frozenset(
-    {"metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_options",
-     "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user"}
-)  # fmt: skip
 KNOWN: Final = fields_of.Known(
-    INERT
+    sampling.INERT
+    | sampling.SAMPLING_FIELDS
+    | TOOL_FIELDS
     | UNSERVED.keys()
     | {
-        "max_completion_tokens", "max_tokens", "messages", "model", "seed", "stop", "stream", "stream_options",
-        "temperature", "top_k", "top_p",
+        "logprobs", "max_completion_tokens", "max_tokens", "messages", "model", "prediction", "reasoning_effort",
+        "response_format", "stream", "stream_options", "top_logprobs",
     }
 )  # fmt: skip
-_INSTRUCTING = ("system", "developer")
-# What a message may hold beside its text, and templates may show to a model.
-_UNSERVED_PARTS: Final = ("function_call", "audio", "reasoning", "reasoning_content", "refusal")
-
-
-class _StreamOptions(msgspec.Struct):
-    include_usage: bool | None = None
+EFFORTS: Final = frozenset({"minimal", "low", "medium", "high", "xhigh", "max"})
 
 
 def parse_chat(body: bytes) -> Conversation:
     """A `/v1/chat/completions` body. Raises `InvalidRequest` or `RequestTooLarge`."""
-    fields, ignored = fields_of.read_fields(body, KNOWN)
+    fields, unknown = fields_of.read_fields(body, KNOWN)
     fields_of.refuse(fields, UNSERVED)
-    raw = fields_of.messages_of(fields)
-    system, messages = _split(raw)
-    if any(fields_of.asks_for_something(message.name) for message in raw):
-        ignored = ("messages[].name", *ignored)[:MAX_IGNORED_FIELDS]
-    options: _StreamOptions | None = fields_of.optional(fields, "stream_options", _StreamOptions)
+    turns, tools = turns_of(fields), tools_of(fields)
+    effort: str = fields_of.optional(fields, "reasoning_effort", str) or ""
+    odd = () if effort in EFFORTS | {"none", ""} else ("reasoning_effort",)
+    stream, stream_usage = sampling.streaming_of(fields)
     return Conversation(
         api="chat",
         model=fields_of.required(fields, "model", str),
-        system=system,
-        messages=messages,
-        limits=_limits(fields),
-        hints=Hints(session=_session(fields), ignored=ignored),
-        stream=bool(fields_of.optional(fields, "stream", bool)),
-        stream_usage=bool(options and options.include_usage),
-    )
-
-
-def _split(raw: list[RawMessage]) -> tuple[tuple[Text, ...], tuple[Message, ...]]:
-    """The leading system and developer messages, and the rest."""
-    system: list[Text] = []
-    messages: list[Message] = []
-    answered = False
-    for i, message in enumerate(raw):
-        blocks = _blocks(message, i)
-        answered |= message.role == "assistant" and bool(blocks)
-        if message.role in _INSTRUCTING and not messages:
-            system += blocks
-        elif message.role in _INSTRUCTING and answered:
-            raise InvalidRequest(f"messages[{i}].role: `{message.role}` after an assistant turn is not supported yet")
-        else:
-            role = "system" if message.role in _INSTRUCTING else message.role
-            messages.append(Message(cast(Role, role), blocks, f"messages[{i}]"))
-    return tuple(system), tuple(messages)
-
-
-def _blocks(message: RawMessage, i: int) -> tuple[Text, ...]:
-    if message.role in ("tool", "function"):
-        raise InvalidRequest(f"messages[{i}].role: `{message.role}` is not supported yet")
-    if message.role not in ("user", "assistant", *_INSTRUCTING):
-        raise InvalidRequest(f"messages[{i}].role: `{message.role[:MAX_HINT_CHARS]}` is not a role")
-    if message.tool_calls:
-        raise InvalidRequest(f"messages[{i}].tool_calls: not supported yet")
-    for part in _UNSERVED_PARTS:
-        if fields_of.asks_for_something(getattr(message, part)):
-            raise InvalidRequest(f"messages[{i}].{part}: not supported yet")
-    if message.content is None:
-        raise InvalidRequest(f"messages[{i}].content: field required")
-    return fields_of.text_blocks(message.content, f"messages[{i}].content")
-
-
-def _limits(fields: Fields) -> Limits:
-    temperature: float | None = fields_of.optional(fields, "temperature", float)
-    top_p: float | None = fields_of.optional(fields, "top_p", float)
-    top_k: int | None = fields_of.optional(fields, "top_k", int)
-    seed: int | None = fields_of.optional(fields, "seed", int)
-    stop: str | list[str] = fields_of.optional(fields, "stop", str | list[str]) or []
-    fields_of.within(temperature, "temperature", low=0, high=2)
-    fields_of.within(top_p, "top_p", low=0, high=1)
-    fields_of.within(top_k, "top_k", low=-1, high=2**31 - 1)
-    fields_of.within(seed, "seed", low=-(2**63), high=2**63 - 1)
-    return Limits(
-        max_tokens=_max_tokens(fields),
-        temperature=fields_of.temperature_of(temperature, top_p),
-        top_p=top_p or 1.0,
-        top_k=max(top_k or 0, 0),
-        seed=seed,
-        stop=fields_of.stop_sequences([stop] if isinstance(stop, str) else stop, "stop"),
+        system=turns.system,
+        messages=turns.messages,
+        tools=tools.tools,
+        tool_choice=tools.choice,
+        thinking="off" if effort == "none" else "default",
+        effort=effort if effort in EFFORTS else "",
+        output_format=format_of(fields),
+        limits=sampling.limits_of(fields, max_tokens=_max_tokens(fields), logprobs=_logprobs(fields)),
+        hints=Hints(
+            session=sampling.session_of(fields),
+            ignored=(*turns.ignored, *tools.ignored, *odd, *unknown)[:MAX_IGNORED_FIELDS],
+        ),
+        stream=stream,
+        stream_usage=stream_usage,
     )
 
 
@@ -130,8 +72,13 @@ def _max_tokens(fields: Fields) -> int | None:
     return None
 
 
-def _session(fields: Fields) -> str:
-    try:
-        return msgspec.json.decode(fields["prompt_cache_key"], type=str)[:MAX_HINT_CHARS]
-    except (KeyError, msgspec.DecodeError):
-        return ""
+def _logprobs(fields: Fields) -> int | None:
+    """How many alternatives of each token, None for no log probabilities at all."""
+    wanted: bool | None = fields_of.optional(fields, "logprobs", bool)
+    alternatives: int | None = fields_of.optional(fields, "top_logprobs", int)
+    fields_of.within(alternatives, "top_logprobs", low=0, high=MAX_TOP_LOGPROBS)
+    if wanted:
+        return alternatives or 0
+    if alternatives:
+        raise InvalidRequest("top_logprobs: needs `logprobs` to be true")
+    return None

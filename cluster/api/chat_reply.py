@@ -4,103 +4,113 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from cluster.api import errors, sse
 from cluster.api.chat import parse_chat
-from cluster.api.dialect import AnswerId, Dialect, ErrorBody
-from cluster.output.events import TextDelta
-from cluster.prompt.conversation import Text
+from cluster.api.chunks import FINISH_REASONS, Chunks, error_body, finite, joined, shown, usage_of
+from cluster.api.dialect import AnswerId, Dialect
+from cluster.output.events import CallArguments, CallStart, TextDelta, ThinkingDelta
+from cluster.prompt.conversation import Text, Thinking, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cluster.api.dialect import Answer
-    from cluster.output.assembly import Piece, Usage
+    from cluster.output.assembly import Piece, ScoredToken, Usage
+    from cluster.output.events import Event
     from cluster.prompt.conversation import Conversation
 
-FINISH_REASONS: Final = {
-    "end": "stop",
-    "length": "length",
-    "stop_sequence": "stop",
-    "tool_use": "tool_calls",
-    "context_window": "length",
-}
 
+class ChatReply(Chunks):
+    """Of each choice a role chunk, then chunks of reasoning, text and calls in their order, and a finish chunk. At the
+    end a usage chunk if asked for, `[DONE]`.
 
-class ChatReply:
-    """A role chunk, text chunks, a finish chunk, a usage chunk if asked for, `[DONE]`."""
+    Of a call that broke the chunks remain, its arguments no JSON; its index is not used again.
+    """
 
     def __init__(self, conversation: Conversation, answer: AnswerId) -> None:
-        self._head: dict[str, Any] = {
-            "id": f"chatcmpl-{answer.suffix}",
-            "created": answer.created_s,
-            "model": conversation.model,
-        }
-        self._usage_wanted = conversation.stream_usage
+        self._names = {"id": f"chatcmpl-{answer.suffix}", "created": answer.created_s, "model": conversation.model}
+        super().__init__({**self._names, "object": "chat.completion.chunk"}, usage_wanted=conversation.stream_usage)
+        self._scored = conversation.limits.logprobs is not None
+        self._calls = [-1] * conversation.limits.choices  # the last call's index, by choice
+        self._unsaid: list[list[ScoredToken]] = [[] for _ in self._calls]  # scores of tokens without a chunk so far
 
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
         """See `Reply`."""
         choices = [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": _text(answer), "refusal": None},
-                "logprobs": None,
+                "message": _message(answer),
+                "logprobs": self._logprobs(answer.scores),
                 "finish_reason": FINISH_REASONS[answer.ending.reason],
             }
             for index, answer in enumerate(answers)
         ]
-        return {**self._head, "object": "chat.completion", "choices": choices, "usage": usage_of(usage)}
+        return {**self._names, "object": "chat.completion", "choices": choices, "usage": usage_of(usage)}
 
     def start(self, usage: Usage) -> bytes:  # noqa: ARG002 - chat says its usage at the end
-        """The role."""
-        return self._chunk({"role": "assistant", "content": ""}, None)
+        """The role of each choice."""
+        role = {"role": "assistant", "content": ""}
+        return b"".join(self._chunk(choice, role, None, ()) for choice in range(len(self._calls)))
 
-    def say(self, piece: Piece, choice: int) -> bytes:  # noqa: ARG002 - so far there is one
+    def say(self, piece: Piece, choice: int) -> bytes:
         """See `Reply`."""
-        said = [self._chunk({"content": event.text}, None) for event in piece.events if isinstance(event, TextDelta)]
+        self._unsaid[choice] += piece.scores
+        deltas = [delta for event in joined(piece.events) if (delta := self._delta(event, choice)) is not None]
+        said = [self._chunk(choice, delta, None, self._take(choice)) for delta in deltas]
         if piece.ending is not None:
-            said.append(self._chunk({}, FINISH_REASONS[piece.ending.reason]))
+            said.append(self._chunk(choice, {}, FINISH_REASONS[piece.ending.reason], self._take(choice)))
         return b"".join(said)
 
-    def ping(self) -> bytes:
-        """A comment: clients skip it, proxies see a stream that lives."""
-        return sse.COMMENT
+    def _delta(self, event: Event, choice: int) -> dict[str, Any] | None:
+        match event:
+            case TextDelta(text):
+                return {"content": text}
+            case ThinkingDelta(text):
+                return {"reasoning_content": text}
+            case CallStart(call, name):
+                self._calls[choice] += 1
+                started = {"id": call, "type": "function", "function": {"name": name, "arguments": ""}}
+                return {"tool_calls": [{"index": self._calls[choice], **started}]}
+            case CallArguments(text):
+                return {"tool_calls": [{"index": self._calls[choice], "function": {"arguments": text}}]}
+        return None  # how a call ended shows in its arguments
 
-    def finish(self, usage: Usage) -> bytes:
-        """The usage in a chunk without choices, if it was asked for."""
-        if not self._usage_wanted:
-            return sse.DONE
-        return sse.data({**self._head, **_CHUNK, "choices": [], "usage": usage_of(usage)}) + sse.DONE
+    def _take(self, choice: int) -> Sequence[ScoredToken]:
+        scores, self._unsaid[choice] = self._unsaid[choice], []
+        return scores
 
-    def error(self, error: BaseException) -> bytes:
-        """Ends a stream that failed after its start; without `[DONE]`, since it is not."""
-        return sse.data(errors.chat_error(errors.fault_of(error), str(error)))
+    def _chunk(self, choice: int, delta: dict[str, Any], reason: str | None, scores: Sequence[ScoredToken]) -> bytes:
+        logprobs = self._logprobs(scores) if scores else None
+        return self.chunk({"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": reason})
 
-    def _chunk(self, delta: dict[str, Any], finish_reason: str | None) -> bytes:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        usage = {"usage": None} if self._usage_wanted else {}
-        return sse.data({**self._head, **_CHUNK, "choices": [choice], **usage})
-
-
-def _text(answer: Answer) -> str:
-    return "".join(block.text for block in answer.blocks if isinstance(block, Text))
-
-
-_CHUNK: Final = {"object": "chat.completion.chunk"}
-
-
-def usage_of(usage: Usage) -> dict[str, Any]:
-    """Cached tokens are part of the prompt's here."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.output_tokens,
-        "total_tokens": usage.prompt_tokens + usage.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-    }
+    def _logprobs(self, scores: Sequence[ScoredToken]) -> dict[str, Any] | None:
+        if not self._scored:
+            return None
+        content = [
+            {**_token(piece, logprob), "top_logprobs": [_token(*alternative) for alternative in top]}
+            for piece, logprob, top in scores
+        ]
+        return {"content": content, "refusal": None}
 
 
-def _error(error: BaseException, _request_id: str) -> ErrorBody:
-    fault = errors.fault_of(error)
-    return ErrorBody(fault.chat_status, errors.headers_of(fault), errors.chat_error(fault, str(error)))
+def _message(answer: Answer) -> dict[str, Any]:
+    """What was thought, said and called. Text around calls is one text here: this protocol has no order of blocks."""
+    text = "".join(block.text for block in answer.blocks if isinstance(block, Text))
+    thought = "".join(block.text for block in answer.blocks if isinstance(block, Thinking))
+    calls = [
+        {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": block.arguments}}
+        for block in answer.blocks
+        if isinstance(block, ToolCall)
+    ]
+    message: dict[str, Any] = {"role": "assistant", "content": text or None if calls else text, "refusal": None}
+    if thought:
+        message["reasoning_content"] = thought
+    if calls:
+        message["tool_calls"] = calls
+    return message
 
 
-CHAT: Final = Dialect("chat", parse_chat, ChatReply, _error)
+def _token(piece: bytes, logprob: float) -> dict[str, Any]:
+    return {"token": shown(piece), "bytes": list(piece), "logprob": finite(logprob)}
+
+
+CHAT: Final = Dialect("chat", parse_chat, ChatReply, error_body)
