@@ -146,6 +146,7 @@ class Hints(msgspec.Struct, frozen=True, kw_only=True):
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     """System text (one block list, maybe empty), then the turns in the client's order.
 
+    `hide_thinking`: the client is told that the model thought, not what.
     Of Completions there are `prompts` instead: texts, or tokens as packed u32, little-endian; they are never changed.
     """
 
@@ -157,6 +158,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
     thinking: Literal["default", "on", "off"] = "default"
+    hide_thinking: bool = False
     effort: str = ""
     output_format: OutputFormat | None = None
     limits: Limits = Limits()
