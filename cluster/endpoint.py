@@ -76,19 +76,24 @@ async def _collect(answering: Answering, reply: Reply) -> None:
 
 
 async def _stream(answering: Answering, reply: Reply) -> None:
-    """Headers and start wait for the first delta, which brings the true usage, but no longer than a ping would."""
+    """Headers and start wait for the first delta, which brings the true usage, but no longer than a ping would.
+
+    Pings also stand for what is generated and not said: hidden reasoning, or what may yet become a call.
+    """
     exchange = answering.exchange
-    timeout_s = exchange.services.ping_interval_s
+    clock, timeout_s = exchange.services.clock, exchange.services.ping_interval_s
     pieces = await answering.next(timeout_s=timeout_s)
     exchange.report.status = 200
     await exchange.events.start(exchange.headers())
-    events = reply.start(answering.usage)
+    events, written_s = reply.start(answering.usage), clock()
     while True:
-        events += b"".join(reply.say(piece, choice) for choice, piece in pieces) if pieces else reply.ping()
+        said = b"".join(reply.say(piece, choice) for choice, piece in pieces)
         if answering.ended:
-            await exchange.end_events(events + reply.finish(answering.usage))
+            await exchange.end_events(events + said + reply.finish(answering.usage))
             return
-        if events:
-            await exchange.events.write(events)
-        events = b""
+        if not said and (not pieces or clock() - written_s >= timeout_s):
+            said = reply.ping()
+        if events or said:
+            await exchange.events.write(events + said)
+            events, written_s = b"", clock()
         pieces = await answering.next(timeout_s=timeout_s)
