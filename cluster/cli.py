@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from cluster.cli_bench import bench_app
+from cluster.cli_doctor import doctor
 from cluster.cli_events import events
 from cluster.cli_explain import explain
 from cluster.cli_status import status
@@ -90,6 +91,7 @@ def demo(
     typer.echo(json.dumps(data) if as_json else text)
 
 
+app.command()(doctor)
 app.command()(events)
 app.command()(explain)
 app.command()(status)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from cluster.captures import Captured
     from cluster.models.served import ServedModel
-    from cluster.prompt.conversation import Api
 
 TINY_BLOCK_TOKENS: Final = 32
 GPU_BLOCK_TOKENS: Final = 16
@@ -48,7 +47,7 @@ def explain(
     files: Files,
     model: Model = "tiny",
     template: Annotated[TemplateChoice, typer.Option(help="Of the tiny model.")] = TemplateChoice.SYSTEM_FIRST,
-    block_size: Annotated[int, typer.Option(min=1, help="Tokens per block; 0: 32 for tiny, else 16.")] = 0,
+    block_size: Annotated[int | None, typer.Option(min=1, help="Tokens per block; 32 for tiny, else 16.")] = None,
     api: Annotated[ApiChoice | None, typer.Option(help="The requests' protocol; guessed by default.")] = None,
     url: Annotated[str, typer.Option(help="A running cluster: show how its replicas stand for each request.")] = "",
     api_key: Annotated[str, typer.Option(help="A key, when the cluster asks for one; else KVIST_API_KEYS.")] = "",
@@ -69,19 +68,24 @@ def explain(
 
 
 def offline_model(source: str, template: str) -> ServedModel:
-    """Tokenizer, template and default rules, without a context limit. Raises `InvalidRequest` for no such model."""
-    from cluster.cache_dir import cache_dir  # noqa: PLC0415 - keeps `--help` fast
-    from cluster.explain import UNLIMITED_TOKENS  # noqa: PLC0415 - same
+    """A model with its default rules and without a context limit. Raises `InvalidRequest` for no such model."""
+    from cluster.explain import UNLIMITED_TOKENS  # noqa: PLC0415 - keeps `--help` fast
     from cluster.models.served import load_model  # noqa: PLC0415 - same
     from cluster.prompt.canonical import Rules  # noqa: PLC0415 - same
+
+    return load_model(model_folder(source, template), name=source, max_model_len=UNLIMITED_TOKENS, rules=Rules())
+
+
+def model_folder(source: str, template: str) -> Path:
+    """Where tokenizer and template are. Raises `InvalidRequest` when they are nowhere."""
+    from cluster.cache_dir import cache_dir  # noqa: PLC0415 - keeps `--help` fast
     from router.errors import InvalidRequest  # noqa: PLC0415 - same
     from workers.models import resolve_model  # noqa: PLC0415 - same
 
     try:
-        folder = resolve_model(source, cache_dir(), template=cast(Any, template))
+        return resolve_model(source, cache_dir(), template=cast(Any, template))
     except FileNotFoundError as fault:
         raise InvalidRequest(str(fault)) from None
-    return load_model(folder, name=source, max_model_len=UNLIMITED_TOKENS, rules=Rules())
 
 
 async def _rows(

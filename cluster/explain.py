@@ -10,7 +10,7 @@ import msgspec
 from cluster.api.chat import parse_chat
 from cluster.api.completions import parse_completion
 from cluster.api.messages import parse_count
-from cluster.api.responses import parse_response
+from cluster.api.responses import parse_responses
 from router.hashing import block_hashes, seed_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ PARSERS: Final[dict[Api, Callable[[bytes], Conversation]]] = {
     "messages": parse_count,  # a captured count_tokens body has no max_tokens
     "chat": parse_chat,
     "completions": parse_completion,
-    "responses": parse_response,
+    "responses": parse_responses,
 }
 UNLIMITED_TOKENS: Final = 2**31 - 1
 WARNING_RULES: Final = {"media": "its content is not shown to a text-only model: {before}"}
@@ -53,7 +53,8 @@ async def explain(captured: Captured, model: ServedModel, *, block_size: int) ->
     conversation, changes = model.canonical(PARSERS[captured.api](captured.body))
     prompt: str | bytes = conversation.prompts[0] if conversation.prompts else await model.prompt(conversation)
     text = model.vocabulary.bytes_of(prompt).decode(errors="replace") if isinstance(prompt, bytes) else prompt
-    tokens = prompt if isinstance(prompt, bytes) else await model.tokens(prompt)
+    raw = isinstance(prompt, bytes) or bool(conversation.prompts)
+    tokens = await (model.raw_tokens(prompt) if raw else model.tokens(prompt))
     hashes = block_hashes(tokens, block_size=block_size, seed=seed_of(model.name))
     token_ids = array("I", tokens).tolist()
     return Explained(
