@@ -17,13 +17,13 @@ def shown(native: str) -> str:
     """The id for clients: the model's own if they accept it, else one that `native` reads back."""
     if _ACCEPTED.match(native) and not native.startswith(_MAPPED):
         return native
-    return _MAPPED + urlsafe_b64encode(native.encode(errors="surrogatepass")).decode().rstrip("=")
+    return _MAPPED + urlsafe_b64encode(native.encode()).decode().rstrip("=")
 
 
 def native(shown_id: str) -> str:
     """The model's id of what a client returns; any other id is itself."""
     mapped = shown_id.removeprefix(_MAPPED)
-    if mapped == shown_id or not _ACCEPTED.match(mapped):
+    if mapped == shown_id:
         return shown_id
     try:
         found = urlsafe_b64decode(mapped + "=" * (-len(mapped) % 4)).decode()
