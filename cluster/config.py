@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from cluster.prompt.inline_system import InlineSystem  # noqa: TC001 - pydantic reads it
 from cluster.prompt.preamble import compile_lines
 from router.errors import InvalidRequest, ModelUnusable
 
@@ -28,11 +29,16 @@ Key = Annotated[str, Field(pattern=r"^[\x21-\x7e]+$")]  # what every HTTP client
 
 
 class Rules(_Frozen):
-    """Switches of the canonical rules, per served name. `volatile_lines` are RE2 patterns."""
+    """Switches of the canonical rules, per served name; see `cluster.prompt.canonical.Rules`, which has the same."""
 
     strip_anthropic_preamble: bool = True
-    equivalent_forms: bool = True
     volatile_lines: tuple[str, ...] = ()
+    equivalent_forms: bool = True
+    deferred_tools: bool = True
+    media_placeholders: bool = True
+    leading_system: bool = True
+    inline_system: InlineSystem = "user"
+    keep_thinking: bool = True
 
     @field_validator("volatile_lines")
     @classmethod

@@ -76,11 +76,7 @@ def load_models(config: ClusterConfig) -> dict[str, ServedModel]:
         folder = resolve_model(model.source, cache_dir(), template=model.template)
         window = context_window(model, folder)
         for name, rules in model.served_names().items():
-            canonical = Rules(
-                attribution_line=rules.strip_anthropic_preamble,
-                equivalent_forms=rules.equivalent_forms,
-                volatile_lines=rules.volatile_lines,
-            )
+            canonical = Rules(**rules.model_dump())
             models[name] = load_model(folder, name=name, max_model_len=window, rules=canonical)
     return models
 

@@ -8,17 +8,28 @@ from typing import TYPE_CHECKING, Any, Final
 from jinja2 import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from cluster.prompt.template import Ask
+from cluster.prompt.json_text import arguments_text, function_of, object_of
+from cluster.prompt.template import Ask, Turn
 from router.errors import InvalidRequest, ModelUnusable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from cluster.prompt.template import Turn
+    from cluster.prompt.conversation import ToolCall
+    from cluster.prompt.template import CallForm
 
 # Templates write these themselves, by name.
 _SPECIAL_TOKENS: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+# What families call the same things. A template reads the names it knows.
+_REASONING: Final = ("reasoning_content", "reasoning", "thinking")
+_KEEP_THINKING: Final[dict[str, bool]] = {
+    "preserve_thinking": True,
+    "clear_thinking": False,
+    "truncate_history_thinking": False,
+}
+# A template is a program that meets what its author never saw.
+_REFUSALS: Final = (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError)
 
 
 class JinjaChatTemplate:
@@ -27,46 +38,87 @@ class JinjaChatTemplate:
     def __init__(self, folder: Path) -> None:
         """Raises `ModelUnusable` when the folder has no chat template or one that cannot be rendered."""
         config = _read_json(folder / "tokenizer_config.json")
-        self._source = _source(folder, config)
+        self._source, self._tool_source = _sources(folder, config)
         self._variables = {
             name: text for name in _SPECIAL_TOKENS if (text := _token_text(config.get(name))) is not None
         }
         try:
-            self._render([{"role": "user", "content": "x"}], Ask())
-        except (TemplateError, TypeError, ValueError) as error:
+            self._render([Turn("user", "x")], Ask())
+        except _REFUSALS as error:
             raise ModelUnusable(f"the chat template of {folder} cannot be rendered: {error}") from error
 
     def render(self, turns: Sequence[Turn], ask: Ask) -> str:
         """See `cluster.prompt.template.ChatTemplate`."""
-        messages = [{"role": turn.role, "content": turn.content} for turn in turns]
         try:
-            return self._render(messages, ask)
-        except (TemplateError, TypeError, ValueError) as error:
+            return self._render(turns, ask)
+        except _REFUSALS as error:
             # Templates refuse orders of roles that their model was not trained on, in their own words.
             raise InvalidRequest(f"messages: the model's chat template refuses them: {error}") from error
 
-    def _render(self, messages: list[dict[str, Any]], ask: Ask) -> str:
+    def _render(self, turns: Sequence[Turn], ask: Ask) -> str:
         rendered, _ = render_jinja_template(
-            conversations=[messages],
-            chat_template=self._source,
+            conversations=[[_message(turn, ask.calls) for turn in turns]],
+            tools=[{"type": "function", "function": function_of(tool)} for tool in ask.tools] or None,
+            chat_template=self._tool_source if ask.tools else self._source,
             add_generation_prompt=ask.ending == "open_turn",
             continue_final_message=ask.ending == "continue_last",
             **self._variables,
+            **_switches(ask),
         )
         return str(rendered[0])
 
 
-def _source(folder: Path, config: dict[str, Any]) -> str:
-    """A file of its own wins over the tokenizer's settings; of several named templates the default one is taken."""
+def _message(turn: Turn, form: CallForm) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": turn.role, "content": turn.content}
+    if turn.reasoning:
+        message |= dict.fromkeys(_REASONING, turn.reasoning)
+    if turn.calls:
+        message["tool_calls"] = [_call(call, form) for call in turn.calls]
+        if form.null_content and not turn.content:
+            message["content"] = None
+    if turn.role == "tool":
+        message |= {"tool_call_id": turn.call_id, "name": turn.name}
+    return message
+
+
+def _call(call: ToolCall, form: CallForm) -> dict[str, Any]:
+    value = object_of(call.arguments) if form.arguments == "object" else None
+    arguments = arguments_text(call.arguments) if value is None else value
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def _switches(ask: Ask) -> dict[str, Any]:
+    """Only what was asked for: a template's own defaults hold else."""
+    switches: dict[str, Any] = dict(_KEEP_THINKING) if ask.keep_thinking else {}
+    if ask.thinking != "default":
+        switches |= dict.fromkeys(("enable_thinking", "thinking"), ask.thinking == "on")
+    if ask.effort:
+        switches["reasoning_effort"] = ask.effort
+    return switches
+
+
+def _sources(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
+    """The template, and the one for requests with tools: often the same.
+
+    A file of its own wins over the tokenizer's settings; of several named templates `default` and `tool_use` are taken.
+    """
     file = folder / "chat_template.jinja"
+    named = _named(config.get("chat_template"))
     if file.is_file():
-        return file.read_text(encoding="utf-8")
-    template = config.get("chat_template")
-    if isinstance(template, list):
-        template = next((entry.get("template") for entry in template if entry.get("name") == "default"), None)
-    if not isinstance(template, str):
+        named["default"] = file.read_text(encoding="utf-8")
+    file = folder / "additional_chat_templates" / "tool_use.jinja"
+    if file.is_file():
+        named["tool_use"] = file.read_text(encoding="utf-8")
+    if "default" not in named:
         raise ModelUnusable(f"{folder} has no chat template")
-    return template
+    return named["default"], named.get("tool_use", named["default"])
+
+
+def _named(template: Any) -> dict[str, str]:
+    if isinstance(template, str):
+        return {"default": template}
+    entries = [entry for entry in template if isinstance(entry, dict)] if isinstance(template, list) else []
+    return {str(entry.get("name")): str(entry["template"]) for entry in entries if "template" in entry}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

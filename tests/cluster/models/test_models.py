@@ -16,7 +16,7 @@ from cluster.models.served import load_model
 from cluster.models.tokenizer import HfTokenizer
 from cluster.prompt.canonical import Rules
 from cluster.prompt.conversation import Conversation, Message, Text
-from cluster.prompt.template import Turn
+from cluster.prompt.template import Ask, Turn
 from router.errors import InvalidRequest, ModelUnusable
 from router.limits import INLINE_BODY_BYTES, INLINE_PROMPT_CHARS
 from tests.cluster.support import packed
@@ -42,17 +42,17 @@ def configure(folder: Path, **settings: Any) -> None:
 
 def test_a_turn_is_opened_or_the_last_one_continued(tiny_model: Path) -> None:
     template = JinjaChatTemplate(tiny_model)
-    opened = template.render([USER], ending="open_turn")
+    opened = template.render([USER], Ask())
     assert opened == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-    assert template.render([USER, Turn("assistant", "Yes, ")], ending="continue_last") == f"{opened}Yes, "
+    assert template.render([USER, Turn("assistant", "Yes, ")], Ask("continue_last")) == f"{opened}Yes, "
 
 
 def test_templates_in_the_settings_know_the_special_tokens(folder: Path) -> None:
     source = "{{ bos_token }}{{ eos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
     configure(folder, chat_template=source, bos_token="<s>", eos_token={"content": "</s>"}, unk_token=None)
-    assert JinjaChatTemplate(folder).render([USER], ending="open_turn") == "<s></s>Hi"
+    assert JinjaChatTemplate(folder).render([USER], Ask()) == "<s></s>Hi"
     configure(folder, chat_template=[{"name": "rag", "template": "x"}, {"name": "default", "template": "y"}])
-    assert JinjaChatTemplate(folder).render([USER], ending="open_turn") == "y"
+    assert JinjaChatTemplate(folder).render([USER], Ask()) == "y"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_unreadable_settings_are_refused(folder: Path) -> None:
 def test_a_template_that_refuses_turns_blames_the_request(folder: Path) -> None:
     configure(folder, chat_template="{% if messages | length > 1 %}{{ raise_exception('one turn only') }}{% endif %}x")
     with pytest.raises(InvalidRequest, match="one turn only"):
-        JinjaChatTemplate(folder).render([USER, USER], ending="open_turn")
+        JinjaChatTemplate(folder).render([USER, USER], Ask())
 
 
 def test_a_template_cannot_leave_its_sandbox(folder: Path) -> None:
@@ -163,7 +163,7 @@ def test_long_prompts_are_rendered_and_encoded_off_the_loop(
         return await model.tokens(await model.prompt(conversation))
 
     whole = Tokenizer.from_file(str(tiny_model / "tokenizer.json"))
-    prompt = JinjaChatTemplate(tiny_model).render([Turn("user", text)], ending="open_turn")
+    prompt = JinjaChatTemplate(tiny_model).render([Turn("user", text)], Ask())
     assert asyncio.run(tokens()) == packed(whole.encode(prompt, add_special_tokens=False).ids)
     assert (threads == [threading.main_thread()]) == (text == "short")
     assert repr(model) == "ServedModel(tiny, 64 tokens)"
