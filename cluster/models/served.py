@@ -10,10 +10,11 @@ from cluster.models.tokenizer import HfTokenizer
 from cluster.output.detokenizer import Vocabulary
 from cluster.output.parsing import PlainParser
 from cluster.prompt.canonical import Canonicaliser
-from cluster.prompt.conversation import Text
+from cluster.prompt.fitting import FittedTemplate
 from cluster.prompt.segments import Segmenter
-from cluster.prompt.template import Encoder, render
-from router.errors import RequestTooLarge
+from cluster.prompt.template import Encoder, chars_of, render
+from cluster.prompt.traits import probe
+from router.errors import InvalidRequest, ModelUnusable, RequestTooLarge
 from router.limits import INLINE_BODY_BYTES, INLINE_PROMPT_CHARS, MAX_CHARS_PER_TOKEN, SEGMENT_CACHE_BYTES
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class ServedModel:
         Raises `RequestTooLarge` for text that cannot fit the context window, however it would be encoded.
         """
         canonical = Canonical(*self._canonicaliser.apply(conversation))
-        chars, most = _chars(canonical.conversation), self.max_model_len * MAX_CHARS_PER_TOKEN
+        chars, most = chars_of(canonical.conversation), self.max_model_len * MAX_CHARS_PER_TOKEN
         if chars > most:
             raise RequestTooLarge(
                 f"{chars} characters of text cannot fit the context window of {self.max_model_len} tokens"
@@ -77,7 +78,7 @@ class ServedModel:
 
     async def prompt(self, conversation: Conversation) -> str:
         """The prompt text of a canonical conversation. Long ones are rendered in a thread. Raises `InvalidRequest`."""
-        if _chars(conversation) <= INLINE_PROMPT_CHARS:
+        if chars_of(conversation) <= INLINE_PROMPT_CHARS:
             return render(conversation, self._template)
         return await asyncio.to_thread(render, conversation, self._template)
 
@@ -113,12 +114,19 @@ def load_model(folder: Path, *, name: str, max_model_len: int, rules: Rules) -> 
         name=name,
         max_model_len=max_model_len,
         rules=rules,
-        template=JinjaChatTemplate(folder),
+        template=fitted(JinjaChatTemplate(folder), rules),
         tokenizer=HfTokenizer(folder),
     )
 
 
-def _chars(conversation: Conversation) -> int:
-    blocks = (block for message in conversation.messages for block in message.blocks)
-    turns = sum(len(block.text) for block in blocks if isinstance(block, Text))
-    return turns + sum(len(block.text) for block in conversation.system)
+def fitted(template: ChatTemplate, rules: Rules) -> FittedTemplate:
+    """`template` as it can be asked, under a model's rules. Raises `ModelUnusable` for rules that it cannot follow."""
+    try:
+        traits = probe(template)
+    except InvalidRequest as error:
+        raise ModelUnusable(f"the chat template cannot render a user's turn: {error}") from error
+    if rules.inline_system == "native" and not traits.accepts_inline_system:
+        raise ModelUnusable(
+            "inline_system: native: this chat template takes no system message after the first turn; say user or merge"
+        )
+    return FittedTemplate(template, traits, keep_thinking=rules.keep_thinking)
