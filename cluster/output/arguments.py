@@ -119,16 +119,16 @@ class Arguments:
         if self._held == "\\" and char in _SHORT_ESCAPES:
             self._end_pair(out)
             out.append(self._held + char)
-            self._mode = "string"
+            self._mode, self._held = "string", ""
         elif (self._held == "\\" and char == "u") or (self._held != "\\" and char in _HEX):
             self._held += char
             if len(self._held) == len(_REPLACEMENT):
                 self._unit(self._held, out)
-                self._mode = "string"
+                self._mode, self._held = "string", ""
         else:  # no escape after all: its backslash is meant as it stands
             self._end_pair(out)
             out.append("\\" + self._held)
-            self._mode = "string"
+            self._mode, self._held = "string", ""
             return at
         return at + 1
 
