@@ -105,10 +105,10 @@ class Exchange:
         report.model = model.name
         conversation, report.changes = await _run(model.canonical, parsed, size_bytes=len(body))
         stages.done("canonical")
-        texts = conversation.prompts or (await model.prompt(conversation),)
+        prompt = "" if conversation.prompts else await model.prompt(conversation)
         stages.done("template")
-        prompts = [text if isinstance(text, bytes) else await model.tokens(text) for text in texts]
-        prepared = Prepared(conversation, model, tenant, tuple(prompts))
+        raw = [await model.raw_tokens(given) for given in conversation.prompts]
+        prepared = Prepared(conversation, model, tenant, tuple(raw) or (await model.tokens(prompt),))
         stages.done("tokenize")
         report.prompt_tokens = prepared.prompt_tokens
         return prepared

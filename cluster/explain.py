@@ -53,8 +53,10 @@ async def explain(captured: Captured, model: ServedModel, *, block_size: int) ->
     conversation, changes = model.canonical(PARSERS[captured.api](captured.body))
     prompt: str | bytes = conversation.prompts[0] if conversation.prompts else await model.prompt(conversation)
     text = model.vocabulary.bytes_of(prompt).decode(errors="replace") if isinstance(prompt, bytes) else prompt
-    raw = isinstance(prompt, bytes) or bool(conversation.prompts)
-    tokens = await (model.raw_tokens(prompt) if raw else model.tokens(prompt))
+    if isinstance(prompt, bytes) or conversation.prompts:
+        tokens = await model.raw_tokens(prompt)
+    else:
+        tokens = await model.tokens(prompt)
     hashes = block_hashes(tokens, block_size=block_size, seed=seed_of(model.name))
     token_ids = array("I", tokens).tolist()
     return Explained(

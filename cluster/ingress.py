@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from cluster.api import errors
 from cluster.api.chat_reply import CHAT
+from cluster.api.completions_reply import COMPLETIONS
 from cluster.api.messages_reply import COUNT, MESSAGES
 from cluster.asgi import REQUEST_ID_KEY, RequestIds
 from cluster.endpoint import CountTokens, Generate, Preview
@@ -37,6 +38,7 @@ ENDPOINTS: Final[tuple[tuple[str, type[Endpoint], Dialect], ...]] = (
     ("/v1/messages", Generate, MESSAGES),
     ("/v1/messages/count_tokens", CountTokens, COUNT),
     ("/v1/chat/completions", Generate, CHAT),
+    ("/v1/completions", Generate, COMPLETIONS),
 )
 PREVIEW_PATH: Final = "/kvist/preview"  # before the path of an endpoint: where its request would go
 _READ: Final = ("GET", "HEAD")

@@ -30,7 +30,6 @@ KNOWN: Final = fields_of.Known(
         "response_format", "stream", "stream_options", "top_logprobs",
     }
 )  # fmt: skip
-EFFORTS: Final = frozenset({"minimal", "low", "medium", "high", "xhigh", "max"})
 
 
 def parse_chat(body: bytes) -> Conversation:
@@ -39,7 +38,7 @@ def parse_chat(body: bytes) -> Conversation:
     fields_of.refuse(fields, UNSERVED)
     turns, tools = turns_of(fields), tools_of(fields)
     effort: str = fields_of.optional(fields, "reasoning_effort", str) or ""
-    odd = () if effort in EFFORTS | {"none", ""} else ("reasoning_effort",)
+    odd = () if effort in sampling.EFFORTS | {"none", ""} else ("reasoning_effort",)
     stream, stream_usage = sampling.streaming_of(fields)
     return Conversation(
         api="chat",
@@ -49,7 +48,7 @@ def parse_chat(body: bytes) -> Conversation:
         tools=tools.tools,
         tool_choice=tools.choice,
         thinking="off" if effort == "none" else "default",
-        effort=effort if effort in EFFORTS else "",
+        effort=effort if effort in sampling.EFFORTS else "",
         output_format=format_of(fields),
         limits=sampling.limits_of(fields, max_tokens=_max_tokens(fields), logprobs=_logprobs(fields)),
         hints=Hints(

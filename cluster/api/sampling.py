@@ -26,6 +26,9 @@ INERT: Final = frozenset(
      "service_tier", "store", "user"}
 )  # fmt: skip
 
+# How hard to think, where the model knows of it.
+EFFORTS: Final = frozenset({"minimal", "low", "medium", "high", "xhigh", "max"})
+
 
 class StreamOptions(msgspec.Struct):
     """`stream_options`; others of its fields change nothing that matters."""

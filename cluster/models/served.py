@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cluster.models.chat_template import JinjaChatTemplate
@@ -42,6 +43,16 @@ class Tokenizer(Encoder, Vocabulary, Protocol):
         """Texts that always become one token of their own, and that token; see `Segmenter`."""
         ...
 
+    @property
+    def size(self) -> int:
+        """All token ids are below it."""
+        ...
+
+    @property
+    def opening(self) -> bytes:
+        """What every text begins with that no template has written, such as a begin token; packed u32, maybe none."""
+        ...
+
 
 class ServedModel:
     """Used on one event loop. `max_model_len` counts prompt and answer together."""
@@ -58,6 +69,7 @@ class ServedModel:
         self.name = name
         self.max_model_len = max_model_len
         self.vocabulary: Vocabulary = tokenizer
+        self._tokenizer = tokenizer
         self._canonicaliser = Canonicaliser(rules)
         self._template = template
         self._segmenter = Segmenter(tokenizer, atoms=tokenizer.atoms(), cache_bytes=SEGMENT_CACHE_BYTES)
@@ -65,7 +77,8 @@ class ServedModel:
     def canonical(self, conversation: Conversation) -> Canonical:
         """Apply the model's canonical rules. Pure; safe in a thread.
 
-        Raises `RequestTooLarge` for text that cannot fit the context window, however it would be encoded.
+        Raises `RequestTooLarge` for text that cannot fit the context window, however it would be encoded, and
+        `InvalidRequest` for tokens beyond the vocabulary.
         """
         canonical = Canonical(*self._canonicaliser.apply(conversation))
         chars, most = chars_of(canonical.conversation), self.max_model_len * MAX_CHARS_PER_TOKEN
@@ -74,6 +87,7 @@ class ServedModel:
                 f"{chars} characters of text cannot fit the context window of {self.max_model_len} tokens"
                 f" (at most {most} characters are looked at)"
             )
+        self._check_ids(conversation)
         return canonical
 
     async def prompt(self, conversation: Conversation) -> str:
@@ -95,6 +109,27 @@ class ServedModel:
             tokens = await asyncio.to_thread(plan.encode)
         self._segmenter.remember(plan)
         return tokens
+
+    async def raw_tokens(self, prompt: str | bytes) -> bytes:
+        """Packed u32 of a prompt that no template has written: a text begins as the model's texts do, tokens stay.
+
+        Others get their turn first, since one request may have many prompts.
+        """
+        await asyncio.sleep(0)
+        if isinstance(prompt, bytes):
+            return prompt
+        opening, tokens = self._tokenizer.opening, await self.tokens(prompt)
+        return tokens if tokens.startswith(opening) else opening + tokens
+
+    def _check_ids(self, conversation: Conversation) -> None:
+        """Engines would refuse them later, or worse, look them up."""
+        size = self._tokenizer.size
+        prompts = [prompt for prompt in conversation.prompts if isinstance(prompt, bytes)]
+        named = {"prompt": max((max(array("I", prompt)) for prompt in prompts), default=0)}
+        named["logit_bias"] = max((token for token, _ in conversation.limits.logit_bias), default=0)
+        for field, token in named.items():
+            if token >= size:
+                raise InvalidRequest(f"{field}: token {token} is not one of the model's {size}")
 
     def parser(self, conversation: Conversation, prompt: bytes) -> OutputParser:  # noqa: ARG002 - see the interface
         """What reads an answer to `prompt` (packed u32)."""

@@ -33,6 +33,7 @@ class HfTokenizer:
         except Exception as error:
             raise ModelUnusable(f"{path} cannot be read: {error}") from error
         self._pieces = _pieces(self._tokenizer, json.loads(text))
+        self._opening = self._found_opening()
 
     def encode_batch(self, texts: Sequence[str]) -> list[bytes]:
         """In one call that releases the interpreter lock; `encode` would hold it for the whole text."""
@@ -44,6 +45,21 @@ class HfTokenizer:
         pieces = self._pieces
         return b"".join([pieces[token] for token in array("I", tokens) if token < len(pieces)])
 
+    @property
+    def size(self) -> int:
+        """All token ids are below it."""
+        return len(self._pieces)
+
+    @property
+    def opening(self) -> bytes:
+        """What the tokenizer puts before every text by itself."""
+        return self._opening
+
+    def specials(self) -> dict[int, str]:
+        """Special tokens with their texts, which `bytes_of` leaves out."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {token_id: token.content for token_id, token in added.items() if token.special}
+
     def atoms(self) -> dict[str, bytes]:
         """Added tokens that are matched before anything else and take nothing of their surroundings."""
         added = self._tokenizer.get_added_tokens_decoder()
@@ -53,6 +69,13 @@ class HfTokenizer:
             if not (token.lstrip or token.rstrip or token.single_word or token.normalized)
         }
         return plain if self._splits_cleanly(plain) else {}
+
+    def _found_opening(self) -> bytes:
+        """Of what is added around a text, the part before it."""
+        bare = self._tokenizer.encode("a", add_special_tokens=False).ids
+        dressed = self._tokenizer.encode("a", add_special_tokens=True).ids
+        at = next((i for i in range(len(dressed)) if dressed[i : i + len(bare)] == bare), 0)
+        return array("I", dressed[:at]).tobytes()
 
     def _splits_cleanly(self, atoms: dict[str, bytes]) -> bool:
         """Whether text between atoms encodes as it does alone: not so where a tokenizer marks the start of a text."""

@@ -14,7 +14,7 @@ from cluster.backend import Health, Routed
 from cluster.ingress import build_app
 from router.errors import NoReplica
 from router.policy import Score
-from workers.engine import EngineInfo, EngineLoad, Generation, TokenDelta
+from workers.engine import EngineInfo, EngineLoad, Generation, TokenDelta, TokenLogprob
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -39,8 +39,21 @@ def spoken(served: ServedModel, text: str) -> list[bytes]:
     return [tokens[i : i + 4] for i in range(0, len(tokens), 4)]
 
 
+def scores_of(tokens: bytes, alternatives: int | None) -> tuple[TokenLogprob, ...]:
+    """See `ScriptedEngine`."""
+    if alternatives is None:
+        return ()
+    return tuple(
+        TokenLogprob(token, -0.25, tuple((token - i, -0.25 - i) for i in range(alternatives)))
+        for token in array("I", tokens)
+    )
+
+
 class ScriptedEngine:
-    """Says `script` to every prompt, a delta per entry, cut at `max_tokens`. `gate` holds the first delta back."""
+    """Says `script` to every prompt, a delta per entry, cut at `max_tokens`. `gate` holds the first delta back.
+
+    When log probabilities are wanted, every token has -0.25, and its alternatives are itself and the tokens before it.
+    """
 
     def __init__(self) -> None:
         self.script: list[bytes] = [packed([300]), packed([301, 302])]
@@ -69,7 +82,8 @@ class ScriptedEngine:
             await self.gate.wait()
             for tokens in self.script:
                 said, left = tokens[: left * 4], left - len(tokens) // 4
-                yield TokenDelta(tokens=said, cached_tokens=self.cached_tokens)
+                scores = scores_of(said, generation.sampling.logprobs)
+                yield TokenDelta(tokens=said, cached_tokens=self.cached_tokens, logprobs=scores)
                 if left <= 0:
                     yield TokenDelta(finish_reason="length")
                     return

@@ -98,6 +98,65 @@ async def test_length_and_stop_strings_end_answers(
     assert (stopped.choices[0].message.content, stopped.choices[0].finish_reason) == ("one", "stop")
 
 
+async def test_several_choices_are_several_answers_to_one_prompt(
+    service: Service, sdk: openai.AsyncOpenAI, served: ServedModel
+) -> None:
+    """The prompt counts once, what was generated counts for each."""
+    service.engine.script = spoken(served, "One. Two.")
+    answer = await sdk.chat.completions.create(**ASK, n=3)
+    assert [(choice.index, choice.message.content) for choice in answer.choices] == [(i, "One. Two.") for i in range(3)]
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == len(service.backend.jobs[0].tokens) // 4
+    assert answer.usage.completion_tokens == 3 * len(service.engine.script)
+    assert len(service.backend.jobs) == 3
+
+
+async def test_streamed_choices_say_which_they_are(
+    service: Service, sdk: openai.AsyncOpenAI, served: ServedModel
+) -> None:
+    service.engine.script = spoken(served, "One. Two.")
+    said = {0: "", 1: ""}
+    reasons: list[tuple[int, str]] = []
+    async for chunk in await sdk.chat.completions.create(**ASK, n=2, stream=True):
+        (choice,) = chunk.choices
+        said[choice.index] += choice.delta.content or ""
+        reasons += [(choice.index, choice.finish_reason)] if choice.finish_reason else []
+    assert said == {0: "One. Two.", 1: "One. Two."}
+    assert sorted(reasons) == [(0, "stop"), (1, "stop")]
+
+
+async def test_every_token_comes_with_its_log_probability(
+    service: Service, sdk: openai.AsyncOpenAI, served: ServedModel
+) -> None:
+    """Whole and streamed alike."""
+    service.engine.script = spoken(served, "né 風.")
+    asked: Any = {**ASK, "logprobs": True, "top_logprobs": 2}
+    whole = (await sdk.chat.completions.create(**asked)).choices[0].logprobs
+    stream = await sdk.chat.completions.create(**asked, stream=True)
+    streamed = [chunk.choices[0].logprobs async for chunk in stream]
+    assert whole is not None
+    assert whole.content is not None
+    assert [token for part in streamed if part for token in part.content or ()] == whole.content
+    assert bytes(byte for token in whole.content for byte in token.bytes or ()).decode() == "né 風."
+    assert {(token.logprob, len(token.top_logprobs)) for token in whole.content} == {(-0.25, 2)}
+    assert [job.sampling.logprobs for job in service.backend.jobs] == [2, 2]
+
+
+async def test_wishes_to_the_sampler_reach_the_engine(service: Service, sdk: openai.AsyncOpenAI) -> None:
+    await sdk.chat.completions.create(
+        **ASK, presence_penalty=1, frequency_penalty=-1, logit_bias={"7": -100}, extra_body={"min_p": 0.1, "top_k": 3}
+    )
+    sampling = service.backend.jobs[0].sampling
+    assert (sampling.presence_penalty, sampling.frequency_penalty, sampling.min_p, sampling.top_k) == (1, -1, 0.1, 3)
+    assert sampling.logit_bias == ((7, -100.0),)
+
+
+async def test_a_bias_of_a_token_that_the_model_has_not_is_refused(service: Service, sdk: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="logit_bias: token 2147483647 is not one of the model's"):
+        await sdk.chat.completions.create(**ASK, logit_bias={str(2**31 - 1): 1})
+    assert service.backend.jobs == []
+
+
 async def test_both_protocols_give_the_same_prompt(service: Service, http: httpx.AsyncClient) -> None:
     system = [{"role": "system", "content": "Be brief."}, {"role": "developer", "content": "Be kind."}]
     await http.post("/v1/chat/completions", json={**ASK, "messages": [*system, USER]})
