@@ -139,9 +139,10 @@ class Reader:
         if change.type != "tool_definition":
             return self._leave_out(f"tool_addition of type {change.type[:MAX_HINT_CHARS]}")
         path = f"{path}.tool.definition"
-        tool = tool_of(needed(change.definition, ToolEntry, path), path)
+        entry: ToolEntry = needed(change.definition, ToolEntry, path)
+        tool = tool_of(entry, path)
         if tool is None:
-            return self._leave_out("tool_addition of a tool without input_schema")
+            return self._leave_out(f"tool_addition of type {str(entry.type)[:MAX_HINT_CHARS]}")
         known = self.tools.get(tool.name)
         if known is None or known.deferred:  # the tool list stands at the prompt's head: it must not change
             self.tools[tool.name] = replace(tool, deferred=True)

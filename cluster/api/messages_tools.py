@@ -55,7 +55,7 @@ class Thought(NamedTuple):
 
 class _Choice(msgspec.Struct):
     type: Literal["auto", "any", "tool", "none"]
-    name: str = ""
+    name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
@@ -112,19 +112,17 @@ def choice_of(fields: Fields, tools: Collection[str], unserved: Mapping[str, str
     wanted: _Choice | None = optional(fields, "tool_choice", _Choice)
     if wanted is None:
         return ToolChoice()
-    if wanted.type == "tool" and wanted.name not in tools:
-        name = wanted.name[:MAX_HINT_CHARS]
-        if wanted.name in unserved:
-            raise InvalidRequest(f"tool_choice: `{name}` is a `{unserved[wanted.name][:MAX_HINT_CHARS]}`: {_REMEDY}")
-        raise InvalidRequest(f"tool_choice.name: no tool is called `{name}`")
+    name = (wanted.name or "") if wanted.type == "tool" else ""
+    if name in unserved and name not in tools:
+        raise InvalidRequest(
+            f"tool_choice: `{name[:MAX_HINT_CHARS]}` is a `{unserved[name][:MAX_HINT_CHARS]}`: {_REMEDY}"
+        )
+    if wanted.type == "tool" and name not in tools:
+        raise InvalidRequest(f"tool_choice.name: no tool is called `{name[:MAX_HINT_CHARS]}`")
     if wanted.type == "any" and not tools:
         kinds = ", ".join(f"`{kind[:MAX_HINT_CHARS]}`" for kind in list(unserved.values())[:1])
         raise InvalidRequest(f"tool_choice: {kinds}: {_REMEDY}" if kinds else "tool_choice: `any` needs tools")
-    return ToolChoice(
-        mode=wanted.type,
-        name=wanted.name if wanted.type == "tool" else "",
-        parallel=not wanted.disable_parallel_tool_use,
-    )
+    return ToolChoice(mode=wanted.type, name=name, parallel=not wanted.disable_parallel_tool_use)
 
 
 def thought_of(fields: Fields) -> Thought:

@@ -56,7 +56,7 @@ def test_the_text_means_the_same_however_the_client_escapes(value: dict[str, Any
     "wrong", [b"[]", b"null", b'"x"', b'{"a":', b'{"a":"\xff"}', b'{"a":"\\ud800"}', b'{"a":1e999}']
 )
 def test_what_is_no_object_is_refused(wrong: bytes) -> None:
-    with pytest.raises(InvalidRequest, match="^x"):
+    with pytest.raises(InvalidRequest, match=r"^x"):
         json_object(raw(wrong), "x")
 
 
@@ -84,7 +84,7 @@ def test_max_schema_depth_stops_schemas_that_nest_too_deeply_for_grammars() -> N
 def test_max_tool_name_chars_stops_endless_names() -> None:
     """MAX_TOOL_NAME_CHARS may be used, and at least one must be."""
     assert check_name("x" * MAX_TOOL_NAME_CHARS, "p")
-    with pytest.raises(InvalidRequest, match="p: `x+` has more than 128 characters"):
+    with pytest.raises(InvalidRequest, match=r"p: `x+` has more than 128 characters"):
         check_name("x" * (MAX_TOOL_NAME_CHARS + 1), "p")
     with pytest.raises(InvalidRequest, match="p: a tool needs a name"):
         check_name("", "p")
