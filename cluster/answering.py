@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from cluster.api.dialect import Answer
+from cluster.api.responses import remember
 from cluster.backend import Job
 from cluster.output.assembly import Assembly, Ending, Piece, Usage
 from cluster.output.events import blocks_of
@@ -137,7 +138,11 @@ class Answering:
         return [choice.answer() for choice in self._choices]
 
     def remember(self) -> None:
-        """Keep the generated tokens for the request that returns this turn."""
+        """Keep what was said for the requests that build on it."""
+        prepared, exchange = self._prepared, self.exchange
+        if prepared.parsed.hints.store:
+            answer, memory = self._choices[0].answer(), exchange.services.responses
+            remember(prepared.parsed, answer, memory, tenant=prepared.tenant.id, suffix=exchange.id)
 
     async def _start(self, tokens: bytes, sampling: Sampling) -> Choice:
         prepared = self._prepared
@@ -189,5 +194,5 @@ def _sampling(prepared: Prepared, tokens: bytes) -> Sampling:
         logit_bias=limits.logit_bias,
         seed=limits.seed,
         logprobs=limits.logprobs,
-        structured=prepared.model.constraint(prepared.conversation),
+        structured=prepared.model.constraint(prepared.conversation, tokens),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from cluster.answering import Answering, job_of
 from cluster.api.dialect import AnswerId
@@ -38,9 +38,17 @@ class Endpoint(ABC):
 class CountTokens(Endpoint):
     """How long the prompt would be, exactly."""
 
+    answer: ClassVar[dict[str, str]] = {}
+
     async def _respond(self, exchange: Exchange, tenant: Tenant, body: bytes) -> None:
         prepared = await exchange.prepare(tenant, body)
-        await exchange.send_json({"input_tokens": prepared.prompt_tokens})
+        await exchange.send_json({**self.answer, "input_tokens": prepared.prompt_tokens})
+
+
+class CountInput(CountTokens):
+    """The same, as OpenAI's clients read it."""
+
+    answer: ClassVar[dict[str, str]] = {"object": "response.input_tokens"}
 
 
 class Preview(Endpoint):
@@ -66,12 +74,12 @@ class Generate(Endpoint):
                 await _stream(answering, reply)
             else:
                 await _collect(answering, reply)
-            answering.remember()
 
 
 async def _collect(answering: Answering, reply: Reply) -> None:
     while not answering.ended:
         await answering.next(timeout_s=None)
+    answering.remember()  # before anybody can build on it
     await answering.exchange.send_json(reply.whole(answering.answers(), answering.usage))
 
 
@@ -89,6 +97,7 @@ async def _stream(answering: Answering, reply: Reply) -> None:
     while True:
         said = b"".join(reply.say(piece, choice) for choice, piece in pieces)
         if answering.ended:
+            answering.remember()
             await exchange.end_events(events + said + reply.finish(answering.usage))
             return
         if not said and (not pieces or clock() - written_s >= timeout_s):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cluster.api.hints import session_of
 from cluster.api.outcomes import Report, outcome_of, words_of
+from cluster.api.responses import resumed
 from cluster.asgi import REQUEST_ID_KEY, ClientGoneError, EventStream, headers_of, read_body, send_json, while_connected
 from router.hashing import BYTES_PER_TOKEN
 from router.limits import INLINE_BODY_BYTES, MAX_HINT_CHARS
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from cluster.api.dialect import Dialect, Reply
+    from cluster.api.response_memory import ResponseMemory
     from cluster.backend import Backend
     from cluster.model_names import ModelNames
     from cluster.models.served import ServedModel
@@ -35,6 +37,7 @@ class Services(NamedTuple):
     models: ModelNames
     backend: Backend
     tenants: Tenants
+    responses: ResponseMemory
     on_outcome: Callable[[Report], None]
     clock: Callable[[], float]
     ping_interval_s: float
@@ -43,7 +46,8 @@ class Services(NamedTuple):
 class Prepared(NamedTuple):
     """A request ready for a replica."""
 
-    conversation: Conversation
+    parsed: Conversation  # as the client means it, with what it continues
+    conversation: Conversation  # canonical
     model: ServedModel
     tenant: Tenant
     prompts: tuple[bytes, ...]  # packed u32; several only of Completions
@@ -96,7 +100,8 @@ class Exchange:
     async def prepare(self, tenant: Tenant, body: bytes) -> Prepared:
         """Parsed, canonical, rendered, encoded; what is large is worked on in threads. Raises `ClientError`."""
         stages, report = self.stages, self.report
-        parsed = await _run(self.dialect.parse, body, size_bytes=len(body))
+        read = await _run(self.dialect.parse, body, size_bytes=len(body))
+        parsed = resumed(read, self.services.responses, tenant.id)
         stages.done("parse")
         report.ignored, report.model = parsed.hints.ignored, parsed.model
         report.session = session_of(self._headers, parsed)
@@ -108,7 +113,7 @@ class Exchange:
         prompt = "" if conversation.prompts else await model.prompt(conversation)
         stages.done("template")
         raw = [await model.raw_tokens(given) for given in conversation.prompts]
-        prepared = Prepared(conversation, model, tenant, tuple(raw) or (await model.tokens(prompt),))
+        prepared = Prepared(parsed, conversation, model, tenant, tuple(raw) or (await model.tokens(prompt),))
         stages.done("tokenize")
         report.prompt_tokens = prepared.prompt_tokens
         return prepared

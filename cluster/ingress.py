@@ -17,8 +17,11 @@ from cluster.api import errors
 from cluster.api.chat_reply import CHAT
 from cluster.api.completions_reply import COMPLETIONS
 from cluster.api.messages_reply import COUNT, MESSAGES
+from cluster.api.openapi import document
+from cluster.api.response_memory import ResponseMemory
+from cluster.api.responses_reply import COUNT_INPUT, RESPONSES
 from cluster.asgi import REQUEST_ID_KEY, RequestIds
-from cluster.endpoint import CountTokens, Generate, Preview
+from cluster.endpoint import CountInput, CountTokens, Generate, Preview
 from cluster.exchange import Services
 from cluster.model_names import ModelNames
 from router.errors import ClientError
@@ -39,6 +42,8 @@ ENDPOINTS: Final[tuple[tuple[str, type[Endpoint], Dialect], ...]] = (
     ("/v1/messages/count_tokens", CountTokens, COUNT),
     ("/v1/chat/completions", Generate, CHAT),
     ("/v1/completions", Generate, COMPLETIONS),
+    ("/v1/responses", Generate, RESPONSES),
+    ("/v1/responses/input_tokens", CountInput, COUNT_INPUT),
 )
 PREVIEW_PATH: Final = "/kvist/preview"  # before the path of an endpoint: where its request would go
 _READ: Final = ("GET", "HEAD")
@@ -60,6 +65,7 @@ def build_app(
         models=names,
         backend=backend,
         tenants=tenants,
+        responses=ResponseMemory(),
         on_outcome=on_outcome,
         clock=time.monotonic,
         ping_interval_s=ping_interval_s,
@@ -98,6 +104,10 @@ def _add_probes(app: FastAPI, backend: Backend, tenants: Tenants) -> None:
     @app.api_route("/api/hello", methods=[*_READ])
     async def hello() -> Response:
         return Response()
+
+    @app.api_route("/openapi.json", methods=[*_READ])
+    async def description() -> JSONResponse:
+        return JSONResponse(document())
 
     @app.api_route("/healthz", methods=[*_READ])
     async def healthz() -> JSONResponse:

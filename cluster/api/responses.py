@@ -12,13 +12,15 @@ from cluster.api import sampling
 from cluster.api.responses_items import Item, turns_of
 from cluster.api.responses_tools import choice_of, format_of, tools_of
 from cluster.prompt.conversation import Conversation, Hints, Message, Text
-from router.errors import InvalidRequest
+from router.errors import InvalidRequest, UnknownResponse
 from router.limits import MAX_ECHOED_BYTES, MAX_HINT_CHARS, MAX_IGNORED_FIELDS, MAX_TOP_LOGPROBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cluster.api.body import Fields
+    from cluster.api.dialect import Answer
+    from cluster.api.response_memory import ResponseMemory
 
 # Fields that would change the answer, with the values that ask for nothing.
 UNSERVED: Final = sampling.UNSERVED | {"background": (False,), "conversation": (), "n": (1,), "prompt": ()}
@@ -97,17 +99,32 @@ def asked_of(conversation: Conversation) -> Asked:
     return msgspec.json.decode(conversation.hints.reply or b"{}", type=Asked)
 
 
-def inherited(conversation: Conversation) -> tuple[Message, ...]:
-    """What a request that continues this one's response begins with: all but `instructions`, which are said anew."""
-    orders = conversation.system[asked_of(conversation).instructed :]
-    head = (Message("system", orders, _BEFORE),) if orders else ()
-    return head + conversation.messages
-
-
-def continued(conversation: Conversation, before: Iterable[Message]) -> Conversation:
-    """The conversation behind the messages of the response that it continues."""
+def resumed(conversation: Conversation, memory: ResponseMemory, tenant: str) -> Conversation:
+    """The conversation behind what it continues, if it continues a response. Raises `UnknownResponse`."""
+    previous = conversation.hints.previous_response
+    if not previous:
+        return conversation
+    before = memory.get(tenant, previous)
+    if before is None:
+        raise UnknownResponse(f"previous_response_id: `{previous}` is not remembered; send the whole input instead")
     earlier = tuple(replace(message, path=f"{_BEFORE}[{i}]") for i, message in enumerate(before))
     return _settled(replace(conversation, messages=earlier + conversation.messages))
+
+
+def remember(conversation: Conversation, answer: Answer, memory: ResponseMemory, *, tenant: str, suffix: str) -> None:
+    """Keep what a request that continues this response begins with: all but `instructions`, which are said anew.
+
+    `suffix` is of the response's id.
+    """
+    orders = conversation.system[asked_of(conversation).instructed :]
+    head = (Message("system", orders, _BEFORE),) if orders else ()
+    said = Message("assistant", answer.blocks, _BEFORE)
+    memory.put(tenant, response_id(suffix), (*head, *conversation.messages, said))
+
+
+def response_id(suffix: str) -> str:
+    """The id of the response to a request."""
+    return f"resp_{suffix}"
 
 
 def _settled(conversation: Conversation) -> Conversation:

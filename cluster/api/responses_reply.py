@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cluster.api import errors, sse
 from cluster.api.chunks import error_body, joined
 from cluster.api.dialect import AnswerId, Dialect
-from cluster.api.responses import ECHOED, asked_of, parse_responses
+from cluster.api.responses import ECHOED, asked_of, parse_responses, response_id
 from cluster.api.responses_output import Items, scores_within
 from cluster.api.responses_stream import ItemStream
 from cluster.prompt.conversation import ToolCall
@@ -99,11 +99,6 @@ class ResponsesReply:
         return {**self._head, "status": status, **empty}
 
 
-def response_id(suffix: str) -> str:
-    """The id of the response to a request."""
-    return f"resp_{suffix}"
-
-
 def usage_of(usage: Usage) -> dict[str, Any]:
     """Cached tokens are part of the prompt's here, reasoning tokens part of the answer's."""
     return {
@@ -116,3 +111,4 @@ def usage_of(usage: Usage) -> dict[str, Any]:
 
 
 RESPONSES: Final = Dialect("responses", parse_responses, ResponsesReply, error_body)
+COUNT_INPUT: Final = RESPONSES._replace(api="count_tokens")

@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.api.responses import asked_of, continued, inherited, parse_responses
+from cluster.api.dialect import Answer
+from cluster.api.response_memory import ResponseMemory
+from cluster.api.responses import asked_of, parse_responses, remember, resumed
 from cluster.api.responses_items import sealed, unsealed
+from cluster.output.assembly import Ending
 from cluster.prompt.conversation import (
     Limits,
     Media,
@@ -23,7 +26,7 @@ from cluster.prompt.conversation import (
     ToolChoice,
     ToolResult,
 )
-from router.errors import ClientError, InvalidRequest
+from router.errors import ClientError, InvalidRequest, UnknownResponse
 from router.limits import (
     MAX_BLOCKS_PER_MESSAGE,
     MAX_ECHOED_BYTES,
@@ -36,6 +39,8 @@ from router.limits import (
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from cluster.prompt.conversation import Conversation
 
 USER: Any = {"role": "user", "content": "Hi"}
 READ: Any = {"type": "function", "name": "read", "description": "Reads.", "parameters": {"b": 1, "a": 2}}
@@ -448,16 +453,17 @@ def test_what_continues_a_response_may_say_nothing_new() -> None:
     assert parse_responses(b'{"model":"m","previous_response_id":"resp_1"}').messages == ()
 
 
+def heard(first: Conversation, memory: ResponseMemory) -> None:
+    answer = Answer((Text("Yes"),), Ending("end"))
+    remember(first, answer, memory, tenant="t", suffix="1")
+
+
 def test_instructions_are_not_inherited_and_all_else_is() -> None:
+    memory = ResponseMemory()
     order = {"role": "developer", "content": "D"}
-    first = parse_responses(body(instructions="I", input=[order, USER]))
-    assert inherited(first) == (
-        Message("system", (Text("D"),), "previous_response_id"),
-        Message("user", (Text("Hi"),), "input[1]"),
-    )
-    before = (*inherited(first), Message("assistant", (Text("Yes"),)))
+    heard(parse_responses(body(instructions="I", input=[order, USER])), memory)
     second = parse_responses(body(instructions="J", input=[order, USER], previous_response_id="resp_1"))
-    whole = continued(second, before)
+    whole = resumed(second, memory, "t")
     assert whole.system == (Text("J"), Text("D"))
     assert [(message.role, message.path) for message in whole.messages] == [
         ("user", "previous_response_id[1]"),
@@ -465,22 +471,34 @@ def test_instructions_are_not_inherited_and_all_else_is() -> None:
         ("system", "input[0]"),
         ("user", "input[1]"),
     ]
-    assert [message.role for message in inherited(whole)] == ["system", *[message.role for message in whole.messages]]
 
 
-@given(st.integers(0, 2), st.booleans(), st.booleans())
-def test_continuing_is_the_same_as_sending_all_of_it(orders: int, instructed: bool, later: bool) -> None:
-    """With the answer in between, and whatever stands at the beginning."""
-    items = [{"role": "developer", "content": f"D{i}"} for i in range(orders)] + [USER]
-    answer = {"role": "assistant", "content": "Yes"}
-    more = [{"role": "system", "content": "L"}] * later + [USER]
+@given(st.integers(0, 2), st.booleans(), st.booleans(), st.integers(1, 3))
+@settings(deadline=None)
+def test_continuing_is_the_same_as_sending_all_of_it(orders: int, instructed: bool, later: bool, times: int) -> None:
+    """With the answers in between, and whatever stands at the beginning."""
     shared: dict[str, Any] = {"instructions": "I"} if instructed else {}
-    first = parse_responses(body(input=items, **shared))
-    before = (*inherited(first), Message("assistant", (Text("Yes"),)))
-    second = continued(parse_responses(body(input=more, previous_response_id="r", **shared)), before)
-    whole = parse_responses(body(input=[*items, answer, *more], **shared))
-    assert second.system == whole.system
-    assert [(m.role, m.blocks) for m in second.messages] == [(m.role, m.blocks) for m in whole.messages]
+    memory = ResponseMemory()
+    items: list[Any] = [{"role": "developer", "content": f"D{i}"} for i in range(orders)] + [USER]
+    latest = parse_responses(body(input=items, **shared))
+    for _ in range(times):
+        heard(latest, memory)
+        more = [{"role": "system", "content": "L"}] * later + [USER]
+        items += [{"role": "assistant", "content": "Yes"}, *more]
+        latest = resumed(parse_responses(body(input=more, previous_response_id="resp_1", **shared)), memory, "t")
+    whole = parse_responses(body(input=items, **shared))
+    assert latest.system == whole.system
+    assert [(m.role, m.blocks) for m in latest.messages] == [(m.role, m.blocks) for m in whole.messages]
+
+
+def test_a_response_that_is_not_remembered_is_refused_with_what_to_do() -> None:
+    asked = parse_responses(body(previous_response_id="resp_1"))
+    memory = ResponseMemory()
+    heard(parse_responses(body()), memory)
+    resumed(asked, memory, "t")
+    for tenant, other in (("t", ResponseMemory()), ("another", memory)):
+        with pytest.raises(UnknownResponse, match="`resp_1` is not remembered; send the whole input instead"):
+            resumed(asked, other, tenant)
 
 
 def test_the_cases_of_the_preamble_fixture_are_read(shared: Path) -> None:
