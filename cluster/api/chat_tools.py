@@ -88,13 +88,18 @@ def tools_of(fields: Fields) -> Tools:
     dropped = tuple(f"tools[] of type {entry.type[:MAX_HINT_CHARS]}" for entry in entries if entry.type != "function")
     if dropped and len(dropped) == len(entries):
         raise InvalidRequest(f"tools: only functions can be called here, not `{entries[0].type[:MAX_HINT_CHARS]}`")
-    if entries:
-        tools = tuple(_tool(e.function, f"tools[{i}]") for i, e in enumerate(entries) if e.type == "function")
-        choice, ignored = _choice(fields, "tool_choice", tools)
+    is_legacy = bool(legacy) and not entries
+    if is_legacy:
+        found = [_tool(function, f"functions[{i}]") for i, function in enumerate(legacy)]
     else:
-        tools = tuple(_tool(function, f"functions[{i}]") for i, function in enumerate(legacy))
-        choice, ignored = _choice(fields, "function_call" if legacy else "tool_choice", tools)
-    return Tools(tools, choice, (*dict.fromkeys(dropped), *ignored))
+        found = [_tool(e.function, f"tools[{i}]") for i, e in enumerate(entries) if e.type == "function"]
+    first: dict[str, Tool] = {}
+    for tool in found:
+        first.setdefault(tool.name, tool)
+    tools = tuple(first.values())
+    twice = ("tools[] of a name that is taken",) if len(tools) < len(found) else ()
+    choice, ignored = _choice(fields, "function_call" if is_legacy else "tool_choice", tools)
+    return Tools(tools, choice, (*dict.fromkeys(dropped), *twice, *ignored))
 
 
 def format_of(fields: Fields) -> OutputFormat | None:

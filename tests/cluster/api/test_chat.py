@@ -175,6 +175,12 @@ def test_tools_that_are_no_functions_are_left_out_and_reported() -> None:
     assert read.hints.ignored == ("tools[] of type web_search", "tools[] of type custom")
 
 
+def test_the_first_tool_of_a_name_counts_and_others_are_reported() -> None:
+    read = parse_chat(body(tools=[TOOL, {"type": "function", "function": {"name": "read"}}]))
+    assert read.tools == (READ,)
+    assert read.hints.ignored == ("tools[] of a name that is taken",)
+
+
 def allowed(mode: str, *names: str) -> Any:
     tools = [{"type": "function", "function": {"name": name}} for name in names]
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
