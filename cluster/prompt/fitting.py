@@ -99,16 +99,19 @@ def one_call_a_turn(turns: Sequence[Turn], traits: Traits) -> list[Turn]:
 
 
 def merge_neighbours(turns: Sequence[Turn], traits: Traits) -> list[Turn]:
-    """Turns of one role become one; a user's turn that may not follow a tool's joins its text."""
+    """Turns of one role become one; a user's turn that may not follow a tool's joins its text; a user begins."""
     groups: list[list[Turn]] = []
+    last = "system"
     for turn in turns:
-        last = groups[-1][-1].role if groups else ""
+        if traits.needs_alternation and last == "system" and turn.role in ("assistant", "tool"):
+            groups.append([Turn("user", "")])
         same = traits.needs_alternation and turn.role == last and turn.role in ("user", "assistant")
         after_tool = turn.role == "user" and last == "tool" and not traits.accepts_user_after_tool
         if same or after_tool:
-            groups[-1].append(turn._replace(role=groups[-1][0].role))
+            groups[-1].append(turn)
         else:
             groups.append([turn])
+            last = turn.role
     return [_merged(group) for group in groups]
 
 
@@ -143,10 +146,10 @@ def _as_user(turn: Turn) -> Turn:
 
 
 def _thought_aloud(turn: Turn) -> Turn:
-    """Text and thoughts beside calls are one text to such a template."""
+    """Thoughts and text beside calls are one text to such a template."""
     if not (turn.calls and turn.reasoning and turn.content):
         return turn
-    return turn._replace(reasoning=join_lines([turn.reasoning, turn.content]), content="")
+    return turn._replace(content=join_lines([turn.reasoning, turn.content]), reasoning="")
 
 
 def _with_object_arguments(turn: Turn) -> Turn:

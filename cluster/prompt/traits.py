@@ -93,12 +93,11 @@ class _Probe:
         reasoned = [_USER, calls[1]._replace(content=_ANSWERED, reasoning=_THOUGHT), calls[2]]
         worded = [_USER, calls[1]._replace(calls=(ToolCall(call_id, _TOOL, _VALUE),)), calls[2]]
         text_beside_calls = self._shows(beside, _ANSWERED, _VALUE, ask=ask)
-        kept = [_ANSWERED, _VALUE] if text_beside_calls else [_VALUE]
         return plain._replace(
             accepts_user_after_tool=self._shows([*calls, _NEXT], _RESULT, _AGAIN, ask=ask),
             parallel_calls=self._shows(both, _VALUE, f"{_VALUE}2", ask=ask),
             text_beside_calls=text_beside_calls,
-            thinking_beside_calls=self._shows(reasoned, *kept, ask=ask),
+            thinking_beside_calls=not text_beside_calls or self._shows(reasoned, _ANSWERED, _VALUE, ask=ask),
             renders_call_ids=_tells(self._text(calls, ask), call_id),
             short_call_ids=call_id == _SHORT_ID,
             calls=form,

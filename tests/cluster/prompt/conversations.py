@@ -82,3 +82,27 @@ conversations = st.builds(
     st.just([("user", ["And now?"])]) | st.just([("user", ["And now?"]), ("system", ["Hut."])]),
     st.lists(st.sampled_from([READ, PLOT]), max_size=2, unique_by=lambda tool: tool.name),
 )
+
+
+def _task(question: str, thought: str, calls: int, said: str, reminder: str) -> list[tuple[Role, list[Block | str]]]:
+    """A question, calls with all their results, an answer: as clients send it, calls and results in pairs."""
+    made = [ToolCall(f"toolu_{question}{i}", "read", '{"p": "é"}') for i in range(calls)]
+    answers: list[Block | str] = [ToolResult(call.id, (Text(f"row {i}"),), i == 1) for i, call in enumerate(made)]
+    beside: list[Block | str] = [Thinking(thought), said, *made]
+    loop: list[tuple[Role, list[Block | str]]] = [("assistant", beside), ("user", answers)] if made else []
+    system: list[tuple[Role, list[Block | str]]] = [("system", [reminder])] if reminder else []
+    return [("user", [question]), *system, *loop, *system, ("assistant", [Thinking(thought), "Done."])]
+
+
+tasks = st.lists(
+    st.builds(
+        _task,
+        st.sampled_from(["One", "Two\n", "{{ 3 }}"]),
+        st.sampled_from(["Hmm.", ""]),
+        st.integers(0, 3),
+        st.sampled_from(["Reading.", ""]),
+        st.sampled_from(["Wind.", ""]),
+    ),
+    min_size=1,
+    max_size=4,
+)
