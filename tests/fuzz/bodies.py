@@ -1,4 +1,4 @@
-"""Request bodies for both protocols, near to valid, and what must hold of whatever a parser makes of them."""
+"""Request bodies for all protocols, near to valid, and what must hold of whatever a parser makes of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from cluster.prompt.conversation import Media, Text, Thinking, ToolCall, ToolReference, ToolRemoval, ToolResult
 from router.errors import ClientError
 from router.limits import (
     MAX_BLOCKS_PER_MESSAGE,
@@ -15,10 +16,11 @@ from router.limits import (
     MAX_MESSAGES,
     MAX_STOP_SEQUENCE_CHARS,
     MAX_STOP_SEQUENCES,
+    MAX_TOOLS,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from cluster.prompt.conversation import Conversation
@@ -26,6 +28,12 @@ if TYPE_CHECKING:
 
 RAW, BUILT = b"\x00", b"\x01"
 MAX_COMPLAINT_CHARS: Final = 2_000
+MAX_PLACE_CHARS: Final = 64  # beside a client's own word, for where it stood
+PLACES: Final = {
+    "system": (Text, ToolReference, ToolRemoval),
+    "user": (Text, Media, ToolReference, ToolResult),
+    "assistant": (Text, Thinking, ToolCall),
+}
 ROLES: Final = ("user", "assistant", "system", "developer", "tool", "")
 CONTENTS: Final[tuple[Any, ...]] = (
     "hi",
@@ -52,9 +60,14 @@ def check(parse: Callable[[bytes], Conversation], body: bytes) -> None:
 
 def _check_conversation(found: Conversation) -> None:
     assert len(found.messages) + len(found.system) <= MAX_MESSAGES + MAX_BLOCKS_PER_MESSAGE
-    assert all(message.role in {"system", "user", "assistant"} for message in found.messages)
+    for message in found.messages:
+        assert all(isinstance(block, PLACES[message.role]) for block in message.blocks), message
+    assert len(found.tools) <= MAX_TOOLS
+    assert len({tool.name for tool in found.tools}) == len(found.tools)
+    assert all(isinstance(msgspec.json.decode(tool.parameters), dict) for tool in found.tools)
+    assert found.tool_choice.mode != "tool" or found.tool_choice.name in {tool.name for tool in found.tools}
     limits = found.limits
-    assert limits.max_tokens is None or limits.max_tokens >= 1
+    assert limits.max_tokens is None or limits.max_tokens >= 0
     assert 0 <= limits.temperature <= 2
     assert 0 < limits.top_p <= 1
     assert 0 <= limits.top_k < 2**31
@@ -62,16 +75,21 @@ def _check_conversation(found: Conversation) -> None:
     assert all(0 < len(stop) <= MAX_STOP_SEQUENCE_CHARS for stop in limits.stop)
     assert len(found.hints.session) <= MAX_HINT_CHARS
     assert len(found.hints.ignored) <= MAX_IGNORED_FIELDS
-    assert all(len(name) <= MAX_HINT_CHARS for name in found.hints.ignored)
+    assert all(len(name) <= MAX_HINT_CHARS + MAX_PLACE_CHARS for name in found.hints.ignored)
     msgspec.json.encode(found)
 
 
-def body_of(draw: Draw, fields: dict[str, Any], *, extras: dict[str, Any]) -> bytes:
-    """One body: raw bytes, or these fields with own messages, some of the extras, and some damage."""
+def body_of(
+    draw: Draw, fields: dict[str, Any], *, extras: dict[str, Any], blocks: Sequence[dict[str, Any]] = ()
+) -> bytes:
+    """One body: raw bytes, or these fields with own messages, some of the extras, and some damage.
+
+    Some messages are made of `blocks`, the shapes that a protocol knows.
+    """
     if not draw.below(2):
         return draw.rest()
     chosen = {name: extras[name] for name in draw.sequence(4, lambda: draw.one_of(sorted(extras)))}
-    messages = draw.sequence(4, lambda: _message(draw))
+    messages = draw.sequence(4, lambda: _message(draw, blocks))
     body = draw.damaged(fields | chosen | ({"messages": messages} if messages else {}))
     return msgspec.json.encode(body)
 
@@ -94,6 +112,9 @@ def recorded(fixtures: Path) -> Iterator[bytes]:
             yield RAW + (body.encode() if isinstance(body, str) else json.dumps(body).encode())
 
 
-def _message(draw: Draw) -> dict[str, Any]:
-    message = {"role": draw.one_of(ROLES), "content": draw.one_of(CONTENTS)}
+def _message(draw: Draw, blocks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    content: Any = draw.one_of(CONTENTS)
+    if blocks and draw.one_in(2):
+        content = draw.sequence(4, lambda: draw.damaged(draw.one_of(blocks)))
+    message = {"role": draw.one_of(ROLES), "content": content}
     return draw.damaged(message) if draw.one_in(4) else message
