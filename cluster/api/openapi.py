@@ -37,6 +37,7 @@ _SHARED: Final[dict[str, Schema]] = {
         },
         required=("object", "data", "has_more", "first_id", "last_id"),
     ),
+    "Event": record({"event": text(), "data": text()}, required=("data",), description="Each event of a stream."),
     "Health": record(
         {"status": one_of("ok", "unavailable"), "warm": BOOLEAN, "detail": text()},
         required=("status", "warm", "detail"),
@@ -93,7 +94,7 @@ def _paths() -> dict[str, Any]:
 def _post(request: str, answer: str, *, fault: str, streamed: bool = False) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": ref(answer)}}
     if streamed:
-        content["text/event-stream"] = {"schema": text()}
+        content["text/event-stream"] = {"schema": ref("Event")}
     full = "529" if fault == "MessagesError" else "503"
     faults = _FAULTS | {full: "No replica can take the request now; `retry-after` says when to come back."}
     return {
