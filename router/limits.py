@@ -104,3 +104,5 @@ MAX_CHANGE_CHARS: Final = 1_024  # of the text that one change reports
 SEGMENT_CACHE_BYTES: Final = 64 * 2**20
 MAX_CHARS_PER_TOKEN: Final = 64  # of a context window's tokens; text beyond it is refused unrendered
 INLINE_PROMPT_CHARS: Final = 16_384
+TURN_MEMORY_BYTES: Final = 64 * 2**20  # generated turns that one ingress remembers, all tenants and models together
+MAX_OPENING_TOKENS: Final = 64  # of a prompt's end, in which its last atom is looked for

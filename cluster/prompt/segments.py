@@ -47,11 +47,20 @@ class Segmenter:
         """What of `prompt` is known, and what must be encoded. O(len(prompt))."""
         return self.plan_of(self.cut(prompt))
 
-    def plan_of(self, cut: Cut) -> Plan:
-        """The plan of a prompt that has been cut. O(distinct segments)."""
-        known = {s: tokens for s in cut.distinct if (tokens := self._atoms.get(s) or self._cache.get(s)) is not None}
-        missing = [s for s in cut.distinct if s not in known]
-        return Plan(self._encoder, cut.segments, known, missing)
+    def plan_of(self, *cuts: Cut) -> Plan:
+        """The plan of texts that have been cut. O(distinct segments)."""
+        distinct = dict.fromkeys(segment for cut in cuts for segment in cut.distinct)
+        known = {s: tokens for s in distinct if (tokens := self._atoms.get(s) or self._cache.get(s)) is not None}
+        missing = [s for s in distinct if s not in known]
+        return Plan(self._encoder, [cut.segments for cut in cuts], known, missing)
+
+    def atom(self, text: str) -> re.Match[str] | None:
+        """The first atom in `text`."""
+        return self._atom.search(text) if self._atom else None
+
+    def atom_tokens(self) -> Mapping[str, bytes]:
+        """The token of every atom."""
+        return self._atoms
 
     def remember(self, plan: Plan) -> None:
         """Keep what an encoded plan found out."""
@@ -67,13 +76,13 @@ class Cut(NamedTuple):
 
 
 class Plan:
-    """One prompt on its way to tokens."""
+    """Texts on their way to tokens, each encoded as if it stood alone."""
 
     def __init__(
-        self, encoder: Encoder, segments: Sequence[str], known: dict[str, bytes], missing: Sequence[str]
+        self, encoder: Encoder, texts: Sequence[Sequence[str]], known: dict[str, bytes], missing: Sequence[str]
     ) -> None:
         self._encoder = encoder
-        self._segments = segments
+        self._texts = texts
         self.known = known
         self.missing = missing
 
@@ -84,9 +93,13 @@ class Plan:
 
     def encode(self) -> bytes:
         """All tokens, packed u32. Encodes what is missing; may run in a thread."""
+        return b"".join(self.encode_each())
+
+    def encode_each(self) -> list[bytes]:
+        """The same, text by text."""
         if self.missing:
             self.known.update(zip(self.missing, self._encoder.encode_batch(self.missing), strict=True))
-        return b"".join([self.known[segment] for segment in self._segments])
+        return [b"".join([self.known[segment] for segment in segments]) for segments in self._texts]
 
 
 class SegmentCache:
