@@ -95,24 +95,28 @@ def own_name(tool: Tool) -> str:
 
 
 def tools_of(fields: Fields) -> Tools:
-    """Functions, those of namespaces, and free-form tools. Tools that run elsewhere are left out.
+    """Functions, those of namespaces, and free-form tools; of two of one name the first. Tools that run elsewhere are
+    left out.
 
     Raises `InvalidRequest` that says where.
     """
     raw: list[_Tool] = fields_of.optional(fields, "tools", list[_Tool]) or []
-    tools: list[Tool] = []
+    found: list[Tool] = []
     ignored: dict[str, None] = {}
-    for i, tool in enumerate(raw):
-        match tool.type:
+    for i, entry in enumerate(raw):
+        match entry.type:
             case "function" | "custom":
-                tools.append(_tool(tool, f"tools[{i}]"))
+                found.append(_tool(entry, f"tools[{i}]"))
             case "namespace":
-                tools += _nested(tool, f"tools[{i}]")
+                found += _nested(entry, f"tools[{i}]")
             case kind:
                 ignored[f"tools[] of type {kind[:MAX_HINT_CHARS]}"] = None
-    check_count(tools, "tools")
-    _check_unique(tools)
-    return Tools(tuple(tools), tuple(ignored))
+    check_count(found, "tools")
+    tools: dict[str, Tool] = {}
+    for tool in found:
+        if tools.setdefault(tool.name, tool) is not tool:
+            ignored["tools[] of a name that is taken"] = None
+    return Tools(tuple(tools.values()), tuple(ignored))
 
 
 def choice_of(fields: Fields, tools: Sequence[Tool]) -> Choice:
@@ -170,14 +174,6 @@ def _grammar(form: _Grammar | None) -> str:
     if form is None or not form.definition:
         return ""
     return f"The input follows this grammar ({form.syntax or 'grammar'}):\n{form.definition}"
-
-
-def _check_unique(tools: Sequence[Tool]) -> None:
-    seen: set[str] = set()
-    for tool in tools:
-        if tool.name in seen:
-            raise InvalidRequest(f"tools: two tools are called `{tool.name[:MAX_HINT_CHARS]}`")
-        seen.add(tool.name)
 
 
 def _mode(mode: str) -> ToolChoice:

@@ -250,6 +250,15 @@ def test_a_call_of_a_namespaces_tool_has_the_name_that_the_model_was_shown() -> 
     assert blocks(custom) == (ToolCall("c", "agents__patch", '{"input":""}'),)
 
 
+def test_of_two_tools_of_one_name_the_first_counts() -> None:
+    """Also where a namespace gives it that name."""
+    read = parse_responses(
+        body(tools=[READ, {**READ, "description": "Other."}, AGENTS, {**READ, "name": "agents__read"}])
+    )
+    assert [tool.description for tool in read.tools] == ["Reads.", "All agents.\nReads."]
+    assert read.hints.ignored == ("tools[] of a name that is taken",)
+
+
 def test_tools_that_run_elsewhere_are_left_out_and_counted() -> None:
     read = parse_responses(
         body(tools=[{"type": "web_search", "external_web_access": False}, READ, {"type": "web_search"}])
@@ -394,8 +403,6 @@ def test_at_most_so_many_ignored_names_are_kept() -> None:
         ({"input": [{**RESULT, "output": None}]}, "input[0].output: field required"),
         ({"tools": [{"type": "function"}]}, "tools[0].name: a tool needs a name"),
         ({"tools": [{**READ, "parameters": 5}]}, "tools[0].parameters: Expected `object`"),
-        ({"tools": [READ, READ]}, "tools: two tools are called `read`"),
-        ({"tools": [AGENTS, {**READ, "name": "agents__read"}]}, "tools: two tools are called `agents__read`"),
         ({"tools": [{**AGENTS, "name": None}]}, "tools[0].name: a tool needs a name"),
         ({"tools": [{**AGENTS, "tools": [{"type": "web_search"}]}]}, "tools[0].tools[0].type: must be"),
         ({"tools": [{**READ, "name": "n" * (MAX_TOOL_NAME_CHARS + 1)}]}, "tools[0].name: `nnn"),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-NAMES: Final = ("frame", "snapshot", "engine_batch", "recording", "fleet", "messages", "chat", "output")
+NAMES: Final = ("frame", "snapshot", "engine_batch", "recording", "fleet", "messages", "chat", "responses", "output")
 
 
 class Target(Protocol):
