@@ -187,6 +187,7 @@ class SimReplica:
 
     def _cancel(self, request: Request) -> None:
         self.simulator.abort(request.generation.request_id)
+        request.forget()
 
     def _step(self, ordinal: int) -> None:
         if self._world.frozen or ordinal != self.ordinal or self.simulator.step_ends_at is not None:

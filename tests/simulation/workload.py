@@ -47,7 +47,10 @@ class Request:
         self._conversation = conversation
 
     def on_delta(self, delta: SimDelta) -> None:
-        """One more token, and maybe the end."""
+        """One more token, and maybe the end. Until an engine has heard that its client is gone, it goes on."""
+        if self.is_over:
+            self.output.append(delta.token)
+            return
         if not self.output:
             self._check_prediction(delta.cached_tokens)
             self._router.soon(self._first_token, delta.cached_tokens)
@@ -67,6 +70,11 @@ class Request:
             self.replica.cancel(self)
             self._end("cancelled")
 
+    def forget(self) -> None:
+        """Its replica has no more to do with it."""
+        self.replica.requests.pop(self.generation.request_id, None)
+        self.replica.names.learn(self._token_bytes(), self.generation.cache_salt)
+
     def _check_prediction(self, cached_tokens: int) -> None:
         if self.expected_cached_tokens is not None:
             self._world.events["predictions_checked"] += 1
@@ -84,8 +92,8 @@ class Request:
             return
         self.is_over = True
         self._world.events[f"requests_{outcome}"] += 1
-        self.replica.requests.pop(self.generation.request_id, None)
-        self.replica.names.learn(self._token_bytes(), self.generation.cache_salt)
+        if outcome != "cancelled":
+            self.forget()
         self._router.soon(self._finish)
 
     def _first_token(self, cached_tokens: int) -> None:
