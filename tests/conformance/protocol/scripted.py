@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from cluster.models.served import load_model
 from cluster.prompt.canonical import Rules
 from cluster.tenants import Tenants
@@ -17,22 +19,32 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from cluster.backend import Job
+    from tests.cluster.support import EngineStream
     from tests.conformance.protocol.probe import Need
 
 PING_INTERVAL_S = 0.1
 EVERYTHING: Final[frozenset[Need]] = frozenset({"engine", "calls", "script"})
 
 
+class _Scripted(EngineBackend):
+    """The scripted answers have the form that requests ask for: the engine need not be held to it."""
+
+    def start(self, job: Job) -> EngineStream:
+        return super().start(replace(job, sampling=replace(job.sampling, structured=None)))
+
+
 @asynccontextmanager
 async def scripted_app(model: Path) -> AsyncIterator[str]:
     """The app on loopback: its URL. The model is called `tiny`."""
     served = load_model(model, name="tiny", max_model_len=CONTEXT_TOKENS, rules=Rules())
+    served.warm()
     settings = {"block_size": 32, "max_model_len": CONTEXT_TOKENS, "answers": list(SCRIPT)}
     engine = SimEngine.from_settings("tiny", model, settings)
     await engine.start()
     tenants = Tenants.sharing_default([KEY])
     try:
-        backend = EngineBackend(engine)
+        backend = _Scripted(engine)
         async with serving_over(backend, {"tiny": served}, tenants, ping_interval_s=PING_INTERVAL_S) as (url, _):
             yield url
     finally:
