@@ -131,6 +131,8 @@ def _settled(conversation: Conversation) -> Conversation:
     """Instructing messages at the beginning belong to the system text."""
     messages = conversation.messages
     count = next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
+    if not count:
+        return conversation
     orders = tuple(block for message in messages[:count] for block in message.blocks if isinstance(block, Text))
     return replace(conversation, system=conversation.system + orders, messages=messages[count:])
 
