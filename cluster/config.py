@@ -55,6 +55,7 @@ class ModelConfig(_Frozen):
 
     `source` is "tiny", "smollm2", a folder, or a hub id. `engine_args` go to the engine as they are (vLLM's
     AsyncEngineArgs, or the simulator's settings). `variants` serve the same replicas under other names, other rules.
+    `tool_parser` and `reasoning_parser` are vLLM's names, "none", or "auto": found by the model's chat template.
     `gpus_per_replica` None means tensor × pipeline parallel size where the cluster has GPUs, else none.
     """
 
@@ -67,6 +68,8 @@ class ModelConfig(_Frozen):
     gpus_per_replica: Annotated[int, Field(ge=0)] | None = None
     max_ongoing_requests: Annotated[int, Field(ge=1)] = 256
     routing: Literal["kvist", "round-robin"] = "kvist"
+    tool_parser: str = "auto"
+    reasoning_parser: str = "auto"
     rules: Rules = Rules()
     variants: dict[Name, Rules] = {}
 

@@ -12,6 +12,7 @@ from cluster.cache_dir import cache_dir
 from cluster.config import ClusterConfig, ModelConfig, parse_config
 from cluster.ingress import build_app
 from cluster.models.served import ServedModel, load_model
+from cluster.output.families import Family
 from cluster.prompt.canonical import Rules
 from cluster.ray_metrics import RayMetrics
 from cluster.request_log import recorder
@@ -75,9 +76,11 @@ def load_models(config: ClusterConfig) -> dict[str, ServedModel]:
     for model in config.models:
         folder = resolve_model(model.source, cache_dir(), template=model.template)
         window = context_window(model, folder)
+        parsers = Family(model.tool_parser, model.reasoning_parser)
         for name, rules in model.served_names().items():
             canonical = Rules(**rules.model_dump())
-            models[name] = load_model(folder, name=name, max_model_len=window, rules=canonical)
+            models[name] = load_model(folder, name=name, max_model_len=window, rules=canonical, parsers=parsers)
+            models[name].warm()
     return models
 
 

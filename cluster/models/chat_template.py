@@ -47,6 +47,11 @@ class JinjaChatTemplate:
         except _REFUSALS as error:
             raise ModelUnusable(f"the chat template of {folder} cannot be rendered: {error}") from error
 
+    @property
+    def source(self) -> str:
+        """Its Jinja text, as it is rendered with tools."""
+        return self._tool_source
+
     def render(self, turns: Sequence[Turn], ask: Ask) -> str:
         """See `cluster.prompt.template.ChatTemplate`."""
         try:

@@ -7,8 +7,12 @@ from array import array
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cluster.models.chat_template import JinjaChatTemplate
+from cluster.models.constraint import constraint
+from cluster.models.output_parser import ParserFamily, parsers_of
 from cluster.models.tokenizer import HfTokenizer
+from cluster.output.constraints import direct
 from cluster.output.detokenizer import Vocabulary
+from cluster.output.families import AUTOMATIC
 from cluster.output.parsing import PlainParser
 from cluster.prompt.canonical import Canonicaliser
 from cluster.prompt.fitting import FittedTemplate
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from cluster.output.families import Family
     from cluster.output.parsing import OutputParser
     from cluster.prompt.canonical import Rules
     from cluster.prompt.conversation import Change, Conversation
@@ -65,6 +70,7 @@ class ServedModel:
         rules: Rules,
         template: ChatTemplate,
         tokenizer: Tokenizer,
+        parsers: ParserFamily | None = None,
     ) -> None:
         self.name = name
         self.max_model_len = max_model_len
@@ -72,6 +78,7 @@ class ServedModel:
         self._tokenizer = tokenizer
         self._canonicaliser = Canonicaliser(rules)
         self._template = template
+        self._parsers = parsers
         self._segmenter = Segmenter(tokenizer, atoms=tokenizer.atoms(), cache_bytes=SEGMENT_CACHE_BYTES)
 
     def canonical(self, conversation: Conversation) -> Canonical:
@@ -80,7 +87,9 @@ class ServedModel:
         Raises `RequestTooLarge` for text that cannot fit the context window, however it would be encoded, and
         `InvalidRequest` for tokens beyond the vocabulary.
         """
-        canonical = Canonical(*self._canonicaliser.apply(conversation))
+        followed, changes = self._canonicaliser.apply(conversation)
+        followed, more = direct(followed)
+        canonical = Canonical(followed, (*changes, *more))
         chars, most = chars_of(canonical.conversation), self.max_model_len * MAX_CHARS_PER_TOKEN
         if chars > most:
             raise RequestTooLarge(
@@ -131,26 +140,37 @@ class ServedModel:
             if token >= size:
                 raise InvalidRequest(f"{field}: token {token} is not one of the model's {size}")
 
-    def parser(self, conversation: Conversation, prompt: bytes) -> OutputParser:  # noqa: ARG002 - see the interface
-        """What reads an answer to `prompt` (packed u32)."""
-        return PlainParser()
+    def warm(self) -> None:
+        """Import what reads answers; takes seconds, so call it in a thread. Raises `ModelUnusable`."""
+        if self._parsers is not None:
+            self._parsers.warm()
 
-    def constraint(self, conversation: Conversation) -> Structured | None:  # noqa: ARG002 - see the interface
-        """The form that the generated text must have, None for any."""
-        return None
+    def parser(self, conversation: Conversation, prompt: bytes) -> OutputParser:
+        """What reads an answer to `prompt` (packed u32). What continues a raw prompt is all text."""
+        if self._parsers is None or conversation.prompts:
+            return PlainParser()
+        return self._parsers.parser(conversation, prompt)
+
+    def constraint(self, conversation: Conversation, prompt: bytes) -> Structured | None:
+        """The form that the text generated for `prompt` must have, None for any. Raises `InvalidRequest`."""
+        return constraint(conversation, prompt, self._parsers)
 
     def __repr__(self) -> str:
         return f"ServedModel({self.name}, {self.max_model_len} tokens)"
 
 
-def load_model(folder: Path, *, name: str, max_model_len: int, rules: Rules) -> ServedModel:
+def load_model(
+    folder: Path, *, name: str, max_model_len: int, rules: Rules, parsers: Family = AUTOMATIC
+) -> ServedModel:
     """Read tokenizer and chat template from a model folder. Raises `ModelUnusable` with a plain reason."""
+    template, tokenizer = JinjaChatTemplate(folder), HfTokenizer(folder)
     return ServedModel(
         name=name,
         max_model_len=max_model_len,
         rules=rules,
-        template=fitted(JinjaChatTemplate(folder), rules),
-        tokenizer=HfTokenizer(folder),
+        template=fitted(template, rules),
+        tokenizer=tokenizer,
+        parsers=parsers_of(folder, parsers, template=template.source, specials=tokenizer.specials()),
     )
 
 

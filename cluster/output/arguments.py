@@ -134,7 +134,7 @@ class Arguments:
 
     def _unit(self, escape: str, out: list[str]) -> None:
         """One UTF-16 unit; halves of pairs go out together or not at all."""
-        code = int(escape[2:], 16)
+        code = int(escape.removeprefix("\\u"), base=16)
         if 0xDC00 <= code < 0xE000:
             out.append(self._high + escape if self._high else _REPLACEMENT)
             self._high = ""

@@ -19,12 +19,21 @@ class Family(NamedTuple):
     reasoning_parser: str | None
 
 
+AUTOMATIC: Final = Family("auto", "auto")
+NONE: Final = "none"
+
+
 class CallMarks(NamedTuple):
     """What stands around calls. The first of `opens` begins a region of calls, the others each call in it; `close` ends
     the region, "" where nothing does."""
 
     opens: tuple[str, ...]
     close: str
+
+    @property
+    def holds_one(self) -> bool:
+        """Whether a region is one call."""
+        return bool(self.close) and len(self.opens) == 1
 
 
 class _Rule(NamedTuple):
@@ -124,6 +133,15 @@ def family_of(config: Mapping[str, object], template: str) -> Family:
     """The family of a model, by its config.json and chat template. O(template) for each rule."""
     kind = _model_type(config)
     return Family(_first(_TOOLS, kind, template), _first(_REASONING, kind, template))
+
+
+def settled(wanted: Family, found: Family) -> Family:
+    """What an operator said, and what was found where they left it to `AUTOMATIC`."""
+
+    def one(said: str | None, known: str | None) -> str | None:
+        return known if said == "auto" else None if said == NONE else said
+
+    return Family(one(wanted.tool_parser, found.tool_parser), one(wanted.reasoning_parser, found.reasoning_parser))
 
 
 def call_marks(tool_parser: str | None) -> CallMarks | None:

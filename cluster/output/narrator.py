@@ -22,9 +22,9 @@ _CLOSERS: Final = "}]),; \t\r\n"  # what may stand between the end of a call's a
 
 
 class CallPiece(NamedTuple):
-    """What a parser says of one call: its name once, and more of its arguments. `index` tells calls apart."""
+    """What a parser says of one call: its name once, and more of its arguments. `number` tells calls apart."""
 
-    index: int
+    number: int
     id: str = ""
     name: str = ""
     arguments: str = ""
@@ -62,7 +62,7 @@ class Narrator:
         self._framing_marks = tuple(sorted({*framing, *(marks.opens if marks else ())}, key=len, reverse=True))
         self._words = Framing()
         self._calls: list[_Call] = []
-        self._by_index: dict[int, _Call] = {}
+        self._by_number: dict[int, _Call] = {}
         self._unsaid = ""
         self._called = False  # in this region of calls
         self._recent = ""  # the beginning of a closing mark may be in it
@@ -71,6 +71,11 @@ class Narrator:
     def is_thinking(self) -> bool:
         """Whether the last words were reasoning."""
         return self._words.is_thinking
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the parser has said all that was generated, and no call is near."""
+        return not (self._unsaid or self._calls or self._called)
 
     def cut(self, text: str) -> int:
         """Where a region of calls ends in the text that comes next, 0 if it does not: parse up to there first, then
@@ -99,14 +104,14 @@ class Narrator:
 
     def reopened(self) -> str:
         """When a region begins that the parser must not take for more of the last one: the text it begins with."""
-        if self._marks is None or not self._called or self._calls or len(self._marks.opens) > 1 or not self._marks.close:
+        if self._marks is None or not self._marks.holds_one or not self._called or self._calls:
             return ""
         at = self._unsaid.find(self._marks.opens[0])
         if at < 0:
             return ""
         self._unsaid = self._unsaid[at:]
         self._called = False
-        self._by_index.clear()
+        self._by_number.clear()
         return self._unsaid
 
     def end_region(self) -> list[Event]:
@@ -188,13 +193,13 @@ class Narrator:
         return "" if close.startswith(rest.strip()) else rest
 
     def _take(self, piece: CallPiece, events: list[Event]) -> None:
-        call = self._by_index.get(piece.index)
+        call = self._by_number.get(piece.number)
         if call is None:
             if not piece.name:
                 return
             call = _Call(piece, self._source_of_new(events))
             self._calls.append(call)
-            self._by_index[piece.index] = call
+            self._by_number[piece.number] = call
             self._called = True
         call.ready += call.arguments.push(piece.arguments)
 
@@ -256,4 +261,4 @@ class Narrator:
             else:
                 self._break(call, events)
         self._calls.clear()
-        self._by_index.clear()
+        self._by_number.clear()

@@ -30,7 +30,9 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="session")
 def served(tiny_model: Path) -> ServedModel:
     """The demo model with a short context window."""
-    return load_model(tiny_model, name="tiny", max_model_len=CONTEXT_TOKENS, rules=Rules())
+    model = load_model(tiny_model, name="tiny", max_model_len=CONTEXT_TOKENS, rules=Rules())
+    model.warm()
+    return model
 
 
 @pytest.fixture
