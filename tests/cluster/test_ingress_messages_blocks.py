@@ -180,8 +180,9 @@ async def test_no_tokens_at_all_fill_the_cache_and_say_nothing(
 
 
 async def test_counting_sees_tools_and_system_messages_and_needs_no_cluster(
-    service: Service, sdk: anthropic.AsyncAnthropic
+    service: Service, sdk: anthropic.AsyncAnthropic, tell: Tell
 ) -> None:
+    tell(service, TextDelta("Two."))
     later: Any = {"role": "system", "content": "The wind logger is offline."}
     turns = [USER, {"role": "assistant", "content": "Two."}, USER, later]
     fields: Any = {"system": "Be brief.", "messages": turns, "tools": [READ], "thinking": {"type": "adaptive"}}
@@ -218,6 +219,7 @@ async def test_what_is_refused_is_told_in_this_protocol_and_reaches_nobody(
     assert service.backend.jobs == []
 
 
-async def test_what_is_not_followed_is_reported(service: Service, sdk: anthropic.AsyncAnthropic) -> None:
+async def test_what_is_not_followed_is_reported(service: Service, sdk: anthropic.AsyncAnthropic, tell: Tell) -> None:
+    tell(service, TextDelta("Two."))
     await answer(sdk, stream=False, tools=[SEARCH, READ], extra_body={"novel": 1})
     assert (await service.ended()).ignored == ("novel", "tools[] of type web_search_20250305")
