@@ -11,6 +11,7 @@ from cluster.api.responses import remember
 from cluster.backend import Job
 from cluster.output.assembly import Assembly, Ending, Piece, Usage
 from cluster.output.events import blocks_of
+from cluster.prompt.exact_turns import Generated
 from cluster.pump import Pump
 from router.errors import PromptTooLong, ReplicaDied
 from router.hashing import BYTES_PER_TOKEN
@@ -54,6 +55,13 @@ class Choice:
         """The whole of it. It must have ended."""
         assert self.ending is not None
         return Answer(blocks_of(self.events), self.ending, tuple(self.scores))
+
+    def remember(self, prepared: Prepared) -> None:
+        """Keep its tokens for the request that returns this turn."""
+        if prepared.model.turns is not None and not prepared.conversation.prompts:
+            said, tokens = self.answer().blocks, bytes(self.assembly.tokens)
+            generated = Generated(prepared.prompts[0], said, tokens)
+            prepared.model.turns.remember(prepared.conversation, prepared.tenant.id, generated)
 
     def _worded(self, piece: Piece) -> Piece:
         """A request that only fills the cache says nothing; one cut by the context window says so."""
@@ -143,6 +151,9 @@ class Answering:
         if prepared.parsed.hints.store:
             answer, memory = self._choices[0].answer(), exchange.services.responses
             remember(prepared.parsed, answer, memory, tenant=prepared.tenant.id, suffix=exchange.id)
+        for choice in self._choices:
+            if choice.ending is not None and choice.ending.reason in {"end", "tool_use"}:
+                choice.remember(prepared)
 
     async def _start(self, tokens: bytes, sampling: Sampling) -> Choice:
         prepared = self._prepared

@@ -39,6 +39,7 @@ class Rules(_Frozen):
     leading_system: bool = True
     inline_system: InlineSystem = "user"
     keep_thinking: bool = True
+    exact_turns: bool = True
 
     @field_validator("volatile_lines")
     @classmethod

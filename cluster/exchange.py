@@ -110,10 +110,14 @@ class Exchange:
         report.model = model.name
         conversation, report.changes = await _run(model.canonical, parsed, size_bytes=len(body))
         stages.done("canonical")
-        prompt = "" if conversation.prompts else await model.prompt(conversation)
+        draft = None if conversation.prompts else await model.draft(conversation, tenant.id)
         stages.done("template")
-        raw = [await model.raw_tokens(given) for given in conversation.prompts]
-        prepared = Prepared(parsed, conversation, model, tenant, tuple(raw) or (await model.tokens(prompt),))
+        if draft is None:
+            prompts = [await model.raw_tokens(given) for given in conversation.prompts]
+        else:
+            prompt, report.spliced_turns = await model.encode(draft)
+            prompts, report.written_turns = [prompt], draft.past_turns - report.spliced_turns
+        prepared = Prepared(parsed, conversation, model, tenant, tuple(prompts))
         stages.done("tokenize")
         report.prompt_tokens = prepared.prompt_tokens
         return prepared

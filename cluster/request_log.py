@@ -48,6 +48,8 @@ def line_of(report: Report) -> str:
         "predicted_cached_tokens": report.predicted_cached_tokens,
         "cached_tokens": report.cached_tokens,
         "output_tokens": report.output_tokens,
+        "spliced_turns": report.spliced_turns,
+        "written_turns": report.written_turns,
         "ttft_s": report.ttft_s,
         "duration_s": report.duration_s,
         "rules": sorted({change.rule for change in report.changes}),

@@ -52,6 +52,9 @@ RUNNING: Final = Metric("kvist_running_requests", "gauge", "Requests that the en
 WAITING: Final = Metric("kvist_waiting_requests", "gauge", "Requests before their first token", REPLICA)
 REQUESTS: Final = Metric("kvist_requests", "counter", "Requests by how they ended", ("model", "api", "outcome"))
 RULES: Final = Metric("kvist_canonical_changes", "counter", "What canonical rules changed", ("model", "rule"))
+TURNS: Final = Metric(
+    "kvist_past_turns", "counter", "Past turns of the assistant: spliced as generated, or written", ("model", "form")
+)
 PROMPT: Final = Metric("kvist_prompt_tokens", "counter", "Prompt tokens of all requests", ("model",))
 CACHED: Final = Metric("kvist_cached_tokens", "counter", "Those that engines found in cache", ("model",))
 
@@ -71,6 +74,7 @@ CATALOGUE: Final = (
     WAITING,
     REQUESTS,
     RULES,
+    TURNS,
     PROMPT,
     CACHED,
 )
@@ -103,5 +107,7 @@ def increments(report: Report, *, known_models: Collection[str]) -> Iterator[Sam
     yield Sample(REQUESTS, (model, report.api, report.outcome), 1)
     for change in report.changes:
         yield Sample(RULES, (model, change.rule), 1)
+    yield Sample(TURNS, (model, "spliced"), report.spliced_turns)
+    yield Sample(TURNS, (model, "written"), report.written_turns)
     yield Sample(PROMPT, (model,), report.prompt_tokens)
     yield Sample(CACHED, (model,), report.cached_tokens)

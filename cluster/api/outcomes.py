@@ -18,8 +18,9 @@ Outcome = Literal["completed", "client_error", "rejected_capacity", "cancelled",
 class Report(msgspec.Struct, kw_only=True):
     """What is known of one request when it has ended: for metrics and logs, never for clients.
 
-    `changes` are what the canonical rules did; `ignored` are names of body fields that Kvist does not follow. `error`
-    is what failed, in words for operators ("" for what did not).
+    `changes` are what the canonical rules did; `ignored` are names of body fields that Kvist does not follow. Of the
+    assistant's past turns `spliced_turns` are in the prompt as they were generated, `written_turns` as the template
+    writes them. `error` is what failed, in words for operators ("" for what did not).
     """
 
     request_id: str
@@ -35,6 +36,8 @@ class Report(msgspec.Struct, kw_only=True):
     predicted_cached_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    spliced_turns: int = 0
+    written_turns: int = 0
     ttft_s: float | None = None
     duration_s: float = 0.0
     changes: tuple[Change, ...] = ()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import secrets
 from array import array
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -15,15 +17,24 @@ from cluster.output.detokenizer import Vocabulary
 from cluster.output.families import AUTOMATIC
 from cluster.output.parsing import PlainParser
 from cluster.prompt.canonical import Canonicaliser
+from cluster.prompt.cutting import Cutter
+from cluster.prompt.exact_turns import Draft, ExactTurns
 from cluster.prompt.fitting import FittedTemplate
 from cluster.prompt.segments import Segmenter
 from cluster.prompt.template import Encoder, chars_of, render
 from cluster.prompt.traits import probe
+from cluster.prompt.turns import TurnMemory
 from router.errors import InvalidRequest, ModelUnusable, RequestTooLarge
-from router.limits import INLINE_BODY_BYTES, INLINE_PROMPT_CHARS, MAX_CHARS_PER_TOKEN, SEGMENT_CACHE_BYTES
+from router.limits import (
+    INLINE_BODY_BYTES,
+    INLINE_PROMPT_CHARS,
+    MAX_CHARS_PER_TOKEN,
+    SEGMENT_CACHE_BYTES,
+    TURN_MEMORY_BYTES,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from cluster.output.families import Family
@@ -33,12 +44,21 @@ if TYPE_CHECKING:
     from cluster.prompt.template import ChatTemplate
     from workers.engine import Structured
 
+log = logging.getLogger(__name__)
+
 
 class Canonical(NamedTuple):
     """The canonical conversation and what was changed on the way to it."""
 
     conversation: Conversation
     changes: tuple[Change, ...]
+
+
+class Encoded(NamedTuple):
+    """A prompt (packed u32), and how many turns of it are the tokens that were generated."""
+
+    tokens: bytes
+    spliced: int
 
 
 class Tokenizer(Encoder, Vocabulary, Protocol):
@@ -80,6 +100,7 @@ class ServedModel:
         self._template = template
         self._parsers = parsers
         self._segmenter = Segmenter(tokenizer, atoms=tokenizer.atoms(), cache_bytes=SEGMENT_CACHE_BYTES)
+        self.turns = self._exact_turns() if rules.exact_turns else None
 
     def canonical(self, conversation: Conversation) -> Canonical:
         """Apply the model's canonical rules. Pure; safe in a thread.
@@ -107,17 +128,49 @@ class ServedModel:
 
     async def tokens(self, prompt: str) -> bytes:
         """Packed u32. Long prompts are cut, and new text is encoded, in a thread when that is cheaper than to wait."""
-        short = len(prompt) <= INLINE_BODY_BYTES
+        return (await self._encode([prompt]))[0]
+
+    async def draft(self, conversation: Conversation, tenant: str) -> Draft:
+        """As `prompt`, but what was generated for this tenant is not written anew: `encode` puts its tokens back."""
+        if self.turns is None or not (known := self.turns.known(conversation, tenant)):
+            return Draft(conversation, [await self.prompt(conversation)])
+        if chars_of(conversation) <= INLINE_PROMPT_CHARS:
+            return self.turns.draft(conversation, known)
+        return await asyncio.to_thread(self.turns.draft, conversation, known)
+
+    async def encode(self, draft: Draft) -> Encoded:
+        """The tokens of a draft. A turn that answered something else, and all after it, are written anew."""
+        encoded = await self._encode(draft.texts)
+        true = draft.true_turns(encoded)
+        if len(true) < len(draft.turns) and self.turns is not None:
+            draft = await asyncio.to_thread(self.turns.draft, draft.conversation, true)
+            encoded = await self._encode(draft.texts)
+            if len(draft.true_turns(encoded)) < len(draft.turns):
+                draft = await asyncio.to_thread(self.turns.draft, draft.conversation, {})
+                encoded = await self._encode(draft.texts)
+        if self.turns is not None:
+            self.turns.used(draft)
+        return Encoded(draft.join(encoded), len(draft.turns))
+
+    async def _encode(self, texts: Sequence[str]) -> list[bytes]:
+        short = sum(map(len, texts)) <= INLINE_BODY_BYTES
         if short:
-            plan = self._segmenter.plan(prompt)
+            plan = self._segmenter.plan_of(*map(self._segmenter.cut, texts))
         else:
-            plan = self._segmenter.plan_of(await asyncio.to_thread(self._segmenter.cut, prompt))
+            plan = self._segmenter.plan_of(*[await asyncio.to_thread(self._segmenter.cut, text) for text in texts])
         if short and plan.missing_chars <= INLINE_PROMPT_CHARS:
-            tokens = plan.encode()
+            encoded = plan.encode_each()
         else:
-            tokens = await asyncio.to_thread(plan.encode)
+            encoded = await asyncio.to_thread(plan.encode_each)
         self._segmenter.remember(plan)
-        return tokens
+        return encoded
+
+    def _exact_turns(self) -> ExactTurns | None:
+        cutter = Cutter(self._template, self._segmenter, salt=f"kvist{secrets.token_hex(6)}")
+        if not cutter.usable:
+            log.warning("%s: exact turns are off: its template writes past turns otherwise than new ones", self.name)
+            return None
+        return ExactTurns(self.name, cutter=cutter, memory=TurnMemory(TURN_MEMORY_BYTES), vocabulary=self.vocabulary)
 
     async def raw_tokens(self, prompt: str | bytes) -> bytes:
         """Packed u32 of a prompt that no template has written: a text begins as the model's texts do, tokens stay.
