@@ -36,11 +36,13 @@ def doctor(
     from cluster.doctor.prompts import Reader  # noqa: PLC0415 - same
     from cluster.doctor.requests import pairs_of  # noqa: PLC0415 - same
     from cluster.models.chat_template import JinjaChatTemplate  # noqa: PLC0415 - same
+    from cluster.models.served import fitted  # noqa: PLC0415 - same
     from cluster.models.tokenizer import HfTokenizer  # noqa: PLC0415 - same
+    from cluster.prompt.canonical import Rules  # noqa: PLC0415 - same
 
     requests, errors = _read(files)
     folder = model_folder(model, template.value)
-    reader = Reader(JinjaChatTemplate(folder), HfTokenizer(folder))
+    reader = Reader(fitted(JinjaChatTemplate(folder), Rules()), HfTokenizer(folder))
     diagnoses: list[Diagnosis] = []
     for pair in pairs_of(requests):
         try:

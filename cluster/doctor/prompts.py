@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from cluster.prompt.template import ChatTemplate
 
 PLAIN: Final = {"volatile_lines": (), "inline_system": "native"}
-ALWAYS: Final = frozenset(
-    {"media_placeholders", "exact_turns"}
-)  # no prompt without the one, nothing to see of the other
+# No prompt without the first; the others cannot be seen in one.
+ALWAYS: Final = frozenset({"media_placeholders", "exact_turns", "literal_marks"})
 
 
 class Prompt(NamedTuple):

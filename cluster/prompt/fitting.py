@@ -13,6 +13,7 @@ import xxhash
 
 from cluster.prompt.conversation import ToolCall
 from cluster.prompt.json_text import dumps, object_of
+from cluster.prompt.literal import NO_MARKS
 from cluster.prompt.plain import join_lines
 from cluster.prompt.template import Turn
 from cluster.prompt.tool_text import tools_as_text, without_tool_turns
@@ -20,6 +21,7 @@ from cluster.prompt.tool_text import tools_as_text, without_tool_turns
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cluster.prompt.literal import LiteralMarks
     from cluster.prompt.template import Ask, ChatTemplate
     from cluster.prompt.traits import Traits
 
@@ -27,17 +29,24 @@ _SHORT_ID: Final = re.compile(r"[A-Za-z0-9]{9}")
 
 
 class FittedTemplate:
-    """A `ChatTemplate` that takes any turns: `template`, asked in the ways that its `traits` allow."""
+    """A `ChatTemplate` that takes any turns: `template`, asked in the ways that its `traits` allow.
 
-    def __init__(self, template: ChatTemplate, traits: Traits, *, keep_thinking: bool = True) -> None:
+    `marks` in what clients wrote get their seams, so only the template writes special tokens.
+    """
+
+    def __init__(
+        self, template: ChatTemplate, traits: Traits, *, keep_thinking: bool = True, marks: LiteralMarks = NO_MARKS
+    ) -> None:
         self.traits = traits
+        self.marks = marks
         self._template = template
         self._keep_thinking = keep_thinking
 
     def render(self, turns: Sequence[Turn], ask: Ask) -> str:
         """See `cluster.prompt.template.ChatTemplate`."""
         traits = self.traits
-        fitted = list(turns)
+        fitted = [self.marks.turn(turn) for turn in turns]
+        ask = ask._replace(tools=tuple(map(self.marks.tool, ask.tools)))
         if not traits.supports_tools:
             fitted = with_system(without_tool_turns(fitted), tools_as_text(ask.tools))
             ask = ask._replace(tools=())
