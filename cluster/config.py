@@ -40,6 +40,7 @@ class Rules(_Frozen):
     inline_system: InlineSystem = "user"
     keep_thinking: bool = True
     exact_turns: bool = True
+    literal_marks: bool = True
 
     @field_validator("volatile_lines")
     @classmethod

@@ -66,7 +66,7 @@ async def explain(captured: Captured, model: ServedModel, *, block_size: int) ->
         block_size=block_size,
         block_hashes=[f"{block_hash:016x}" for block_hash in hashes],
         token_ids=token_ids,
-        canonical_text=text,
+        canonical_text=model.marks.shown(text),
         changes=changes,
         warnings=[*_warnings(conversation, changes)],
     )

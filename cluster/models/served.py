@@ -20,6 +20,7 @@ from cluster.prompt.canonical import Canonicaliser
 from cluster.prompt.cutting import Cutter
 from cluster.prompt.exact_turns import Draft, ExactTurns
 from cluster.prompt.fitting import FittedTemplate
+from cluster.prompt.literal import NO_MARKS, LiteralMarks
 from cluster.prompt.segments import Segmenter
 from cluster.prompt.template import Encoder, chars_of, render
 from cluster.prompt.traits import probe
@@ -88,7 +89,7 @@ class ServedModel:
         name: str,
         max_model_len: int,
         rules: Rules,
-        template: ChatTemplate,
+        template: FittedTemplate,
         tokenizer: Tokenizer,
         parsers: ParserFamily | None = None,
     ) -> None:
@@ -99,7 +100,10 @@ class ServedModel:
         self._canonicaliser = Canonicaliser(rules)
         self._template = template
         self._parsers = parsers
-        self._segmenter = Segmenter(tokenizer, atoms=tokenizer.atoms(), cache_bytes=SEGMENT_CACHE_BYTES)
+        self.marks = template.marks
+        self._segmenter = Segmenter(
+            tokenizer, atoms=tokenizer.atoms(), cache_bytes=SEGMENT_CACHE_BYTES, seamed=template.marks.seamed
+        )
         self.turns = self._exact_turns() if rules.exact_turns else None
 
     def canonical(self, conversation: Conversation) -> Canonical:
@@ -121,7 +125,10 @@ class ServedModel:
         return canonical
 
     async def prompt(self, conversation: Conversation) -> str:
-        """The prompt text of a canonical conversation. Long ones are rendered in a thread. Raises `InvalidRequest`."""
+        """The prompt text of a canonical conversation. Long ones are rendered in a thread. Raises `InvalidRequest`.
+
+        It may hold seams, see `cluster.prompt.literal`: `marks.shown` is for people.
+        """
         if chars_of(conversation) <= INLINE_PROMPT_CHARS:
             return render(conversation, self._template)
         return await asyncio.to_thread(render, conversation, self._template)
@@ -217,17 +224,23 @@ def load_model(
 ) -> ServedModel:
     """Read tokenizer and chat template from a model folder. Raises `ModelUnusable` with a plain reason."""
     template, tokenizer = JinjaChatTemplate(folder), HfTokenizer(folder)
+    marks = marks_of(tokenizer, rules)
     return ServedModel(
         name=name,
         max_model_len=max_model_len,
         rules=rules,
-        template=fitted(template, rules),
+        template=fitted(template, rules, marks),
         tokenizer=tokenizer,
         parsers=parsers_of(folder, parsers, template=template.source, specials=tokenizer.specials()),
     )
 
 
-def fitted(template: ChatTemplate, rules: Rules) -> FittedTemplate:
+def marks_of(tokenizer: HfTokenizer, rules: Rules) -> LiteralMarks:
+    """The special tokens that texts are to spell out as text: all at which prompts can be cut."""
+    return LiteralMarks(set(tokenizer.specials().values()) & tokenizer.atoms().keys() if rules.literal_marks else ())
+
+
+def fitted(template: ChatTemplate, rules: Rules, marks: LiteralMarks = NO_MARKS) -> FittedTemplate:
     """`template` as it can be asked, under a model's rules. Raises `ModelUnusable` for rules that it cannot follow."""
     try:
         traits = probe(template)
@@ -237,4 +250,4 @@ def fitted(template: ChatTemplate, rules: Rules) -> FittedTemplate:
         raise ModelUnusable(
             "inline_system: native: this chat template takes no system message after the first turn; say user or merge"
         )
-    return FittedTemplate(template, traits, keep_thinking=rules.keep_thinking)
+    return FittedTemplate(template, traits, keep_thinking=rules.keep_thinking, marks=marks)

@@ -50,7 +50,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     `volatile_lines` are RE2 patterns for further lines of system text to remove. `inline_system` says what becomes of
     system messages after the first answer: user text in place, nothing (`native`, for templates that take them), or
     system text at the head (`merge`). `keep_thinking` asks the template to keep reasoning of past turns. `exact_turns`
-    puts back the tokens that were generated for a turn (cluster/prompt/exact_turns.py): that is done when rendering.
+    puts back the tokens that were generated for a turn (cluster/prompt/exact_turns.py), `literal_marks` keeps special
+    tokens that a text spells out text (cluster/prompt/literal.py): both happen when rendering.
     """
 
     strip_anthropic_preamble: bool = True
@@ -62,6 +63,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     inline_system: InlineSystem = "user"
     keep_thinking: bool = True
     exact_turns: bool = True
+    literal_marks: bool = True
 
 
 class Canonicaliser:

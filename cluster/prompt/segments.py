@@ -9,24 +9,29 @@ import re
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
+from cluster.prompt.literal import SEAM
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from cluster.prompt.template import Encoder
 
 
 class Segmenter:
-    """Encodes prompts with one model's encoder. `atoms` are texts that always become one token of their own.
+    """Encodes prompts with one model's encoder. `atoms` are texts that always become one token of their own; `seamed`
+    are texts that look like one but for a seam, at which prompts are cut (see `cluster.prompt.literal`).
 
     Not safe for several threads at once, except `cut` and `Plan.encode`, which touch no shared state.
     """
 
-    def __init__(self, encoder: Encoder, *, atoms: Mapping[str, bytes], cache_bytes: int) -> None:
+    def __init__(
+        self, encoder: Encoder, *, atoms: Mapping[str, bytes], cache_bytes: int, seamed: Iterable[str] = ()
+    ) -> None:
         self._encoder = encoder
         self._atoms = dict(atoms)
-        # Longest first, as tokenizers match: one atom may begin another.
-        longest_first = sorted(atoms, key=len, reverse=True)
-        self._atom = re.compile("|".join(map(re.escape, longest_first))) if atoms else None
+        self._seamed = frozenset(seamed)
+        self._atom = _any_of(atoms)
+        self._place = _any_of({*atoms, *self._seamed})
         self._cache = SegmentCache(cache_bytes)
 
     def cut(self, prompt: str) -> Cut:
@@ -37,10 +42,15 @@ class Segmenter:
     def _pieces(self, prompt: str) -> Iterator[str]:
         """Atom by atom: one call for all of them would hold the interpreter lock to its end."""
         at = 0
-        for match in self._atom.finditer(prompt) if self._atom else ():
-            yield prompt[at : match.start()]
-            yield match[0]
-            at = match.end()
+        for match in self._place.finditer(prompt) if self._place else ():
+            if match[0] in self._seamed:
+                seam = match.start() + match[0].index(SEAM)
+                yield prompt[at:seam]
+                at = seam + len(SEAM)
+            else:
+                yield prompt[at : match.start()]
+                yield match[0]
+                at = match.end()
         yield prompt[at:]
 
     def plan(self, prompt: str) -> Plan:
@@ -136,6 +146,11 @@ class SegmentCache:
     def segments(self) -> Iterable[str]:
         """Oldest first."""
         return iter(self._entries)
+
+
+def _any_of(texts: Collection[str]) -> re.Pattern[str] | None:
+    """Longest first, as tokenizers match: one atom may begin another."""
+    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True)))) if texts else None
 
 
 def _cost(segment: str, tokens: bytes) -> int:
