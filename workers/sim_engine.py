@@ -17,7 +17,7 @@ import msgspec
 from router.errors import InvalidRequest, ModelUnusable, ReplicaDied
 from router.limits import ENGINE_PENDING_BATCHES
 from workers.answers import Answers, Speech
-from workers.engine import EngineInfo, EngineLoad, EventBatch, TokenDelta
+from workers.engine import EngineInfo, EngineLoad, EventBatch, TokenDelta, TokenLogprob
 from workers.simulator import SimParameters, Simulator
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class SimEngine:
                 deltas = [first, *(stream.get_nowait() for _ in range(stream.qsize()))]
                 tokens = [delta for delta in deltas if delta]
                 if tokens:
-                    yield _combined(tokens)
+                    yield _scored(_combined(tokens), generation.sampling.logprobs)
                     if tokens[-1].finish_reason:
                         return
                 if deltas[-1] is None:
@@ -222,6 +222,15 @@ class _ModelCodec:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(list(tokens), skip_special_tokens=False)  # type: ignore[no-any-return]
+
+
+def _scored(delta: TokenDelta, alternatives: int | None) -> TokenDelta:
+    """A simulated engine is always certain: every token has probability 1 and no alternative but itself."""
+    if alternatives is None:
+        return delta
+    tokens = array("I", delta.tokens)
+    scores = (TokenLogprob(token, 0.0, ((token, 0.0),) if alternatives else ()) for token in tokens)
+    return msgspec.structs.replace(delta, logprobs=tuple(scores))
 
 
 def _combined(deltas: Sequence[SimDelta]) -> TokenDelta:

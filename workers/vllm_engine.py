@@ -7,6 +7,7 @@ at import.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import tempfile
@@ -15,8 +16,8 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from router.errors import InvalidRequest, ReplicaDied
-from workers.engine import EngineInfo, EngineLoad, FinishReason, Generation, TokenDelta
+from router.errors import InvalidRequest, KvistError, ReplicaDied
+from workers.engine import EngineInfo, EngineLoad, FinishReason, Generation, TokenDelta, TokenLogprob
 from workers.engine_events import EngineEvents
 from workers.engine_gauge import EngineGauge
 from workers.kv_events import FULL_ATTENTION_KINDS
@@ -24,7 +25,7 @@ from workers.kv_events import FULL_ATTENTION_KINDS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from workers.engine import EventBatch
+    from workers.engine import EventBatch, Structured
 
 ENVIRONMENT: Final = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -45,6 +46,8 @@ CPU_ARGUMENTS: Final[dict[str, Any]] = {
 }
 ARGUMENTS: Final[dict[str, Any]] = {"enable_prefix_caching": True, "disable_log_stats": True}
 FINISH_REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length", "abort": "abort"}
+
+LOWEST_LOGPROB: Final = -9999.0  # of a token that could not be chosen: JSON has no infinity
 
 
 class VllmEngine:
@@ -99,7 +102,10 @@ class VllmEngine:
         try:
             async for output in stream:
                 self._gauge.first_token(ticket)
-                yield _delta(output)
+                delta = _delta(output, generation.sampling.logprobs)
+                if delta.finish_reason == "error" and generation.sampling.structured is not None:
+                    raise InvalidRequest("the engine cannot follow the form that the answer must have")
+                yield delta
         except Exception as fault:
             raise _mapped(fault) from fault
         finally:
@@ -174,8 +180,15 @@ def _sampling_params(generation: Generation) -> Any:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            repetition_penalty=sampling.repetition_penalty,
+            logit_bias=dict(sampling.logit_bias) or None,
             seed=sampling.seed,
             ignore_eos=sampling.ignore_eos,
+            logprobs=sampling.logprobs,
+            structured_outputs=_structured(sampling.structured),
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
         )
@@ -183,14 +196,31 @@ def _sampling_params(generation: Generation) -> Any:
         raise _mapped(fault) from fault
 
 
-def _delta(output: Any) -> TokenDelta:
+def _structured(form: Structured | None) -> Any:
+    from vllm.sampling_params import StructuredOutputsParams  # noqa: PLC0415 - vLLM is imported when the engine starts
+
+    if form is None:
+        return None
+    return StructuredOutputsParams(**{form.kind: json.loads(form.spec) if form.kind == "choice" else form.spec})
+
+
+def _delta(output: Any, alternatives: int | None) -> TokenDelta:
     completion = output.outputs[0]
     reason = completion.finish_reason
+    scores = zip(completion.token_ids, completion.logprobs or (), strict=False)
     return TokenDelta(
         tokens=array("I", completion.token_ids).tobytes(),
         cached_tokens=output.num_cached_tokens,
         finish_reason=None if reason is None else FINISH_REASONS.get(reason, "error"),
+        logprobs=tuple(_token_logprob(token, known, alternatives or 0) for token, known in scores),
     )
+
+
+def _token_logprob(token: int, known: Any, alternatives: int) -> TokenLogprob:
+    """`known` are the token itself and the likeliest, each with its rank from 1 on."""
+    likeliest = sorted((entry.rank, other, entry.logprob) for other, entry in known.items())
+    top = tuple((other, max(logprob, LOWEST_LOGPROB)) for rank, other, logprob in likeliest if rank <= alternatives)
+    return TokenLogprob(token, max(known[token].logprob, LOWEST_LOGPROB), top)
 
 
 def _mapped(fault: Exception) -> Exception:
@@ -198,6 +228,8 @@ def _mapped(fault: Exception) -> Exception:
     from vllm.exceptions import VLLMClientError  # noqa: PLC0415 - vLLM is imported when the engine starts
     from vllm.v1.engine.exceptions import EngineDeadError  # noqa: PLC0415 - same
 
+    if isinstance(fault, KvistError):
+        return fault
     if isinstance(fault, EngineDeadError):
         return ReplicaDied("the engine process is gone")
     if isinstance(fault, VLLMClientError | ValueError):

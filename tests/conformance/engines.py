@@ -14,7 +14,6 @@ from tests.workers.support import View
 from workers.engine import Engine, Generation, Sampling, TokenDelta
 from workers.relay import Relay
 from workers.sim_engine import SimEngine
-from workers.simulator import SimParameters
 from workers.vllm_engine import VllmEngine
 
 if TYPE_CHECKING:
@@ -33,16 +32,16 @@ T = TypeVar("T")
 
 
 def sim_engine(tiny: Path) -> Engine:
-    del tiny
-    parameters = SimParameters(
-        block_size=BLOCK_SIZE,
-        pool_blocks=POOL_BLOCKS,
-        max_model_len=MAX_MODEL_LEN,
-        max_batched_tokens=BUDGET_TOKENS,
-        vocabulary=(0, VOCABULARY),
-        eos_token=END_TOKEN,
-    )
-    return SimEngine(model=MODEL, parameters=parameters, speed=float("inf"))
+    arguments = {
+        "block_size": BLOCK_SIZE,
+        "pool_blocks": POOL_BLOCKS,
+        "max_model_len": MAX_MODEL_LEN,
+        "max_batched_tokens": BUDGET_TOKENS,
+        "vocabulary": (0, VOCABULARY),
+        "eos_token": END_TOKEN,
+        "speed": float("inf"),
+    }
+    return SimEngine.from_settings(MODEL, tiny, arguments)
 
 
 def vllm_engine(tiny: Path) -> Engine:

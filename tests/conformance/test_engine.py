@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from router.errors import InvalidRequest
 from tests.conformance.engines import (
@@ -17,11 +19,13 @@ from tests.conformance.engines import (
     POOL_BLOCKS,
     Bench,
     packed,
+    unpacked,
 )
-from workers.engine import EngineInfo, Generation, Sampling
+from workers.engine import EngineInfo, Generation, Sampling, Structured
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from workers.engine import TokenDelta
 
@@ -250,3 +254,70 @@ def test_one_prompt_in_parallel_is_announced_as_often_as_it_is_held(bench: Bench
     copies = bench.relay.resident()["gpu"]
     assert all(count >= 1 for count in copies.values())
     assert bench.run(bench.cached([*prompt, 1])) == 64
+
+
+SCRIPT = '<think>\nhé 🙂\n</think>\n\nSo:\n<tool_call>\n{"name": "get", "arguments": {"a": 1}}\n</tool_call>'
+SCHEMA = '{"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"], "additionalProperties": false}'
+
+
+def formed(bench: Bench, form: Structured, **sampling: Any) -> list[TokenDelta]:
+    wishes = {"ignore_eos": False, "structured": form} | sampling
+    return bench.run(bench.deltas(bench.generation(bench.prompt(40), max_tokens=2000, **wishes)))
+
+
+def said(tiny_model: Path, deltas: list[TokenDelta]) -> str:
+    tokens = unpacked(b"".join([delta.tokens for delta in deltas]))
+    return str(Tokenizer.from_file(str(tiny_model / "tokenizer.json")).decode(tokens))
+
+
+def test_a_choice_of_one_text_is_said_to_the_letter(bench: Bench, tiny_model: Path) -> None:
+    """How an engine is told what to say."""
+    deltas = formed(bench, Structured(kind="choice", spec=json.dumps([SCRIPT])))
+    assert said(tiny_model, deltas) == SCRIPT
+    assert deltas[-1].finish_reason == "stop"
+
+
+def test_an_answer_has_the_form_it_must_have(bench: Bench, tiny_model: Path) -> None:
+    deltas = formed(bench, Structured(kind="json", spec=SCHEMA))
+    assert json.loads(said(tiny_model, deltas)) == {"a": 1}
+    assert deltas[-1].finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        Structured(kind="json", spec="{"),
+        Structured(kind="choice", spec="[]"),
+        Structured(kind="regex", spec="(a"),
+        Structured(kind="grammar", spec="root ::= "),
+        Structured(kind="structural_tag", spec='{"type": "structural_tag", "format": {"type": "unheard_of"}}'),
+    ],
+    ids=lambda form: form.kind,
+)
+def test_a_form_that_cannot_be_followed_is_the_callers_fault_and_harms_nobody(bench: Bench, form: Structured) -> None:
+    with pytest.raises(InvalidRequest):
+        formed(bench, form)
+    bench.run(bench.engine.check_health())
+    assert len(bench.run(bench.text(bench.generation(bench.prompt(5), max_tokens=3)))) == 3
+
+
+@pytest.mark.parametrize("alternatives", [0, 3])
+def test_every_token_has_its_log_probability(bench: Bench, alternatives: int) -> None:
+    deltas = bench.run(bench.deltas(bench.generation(bench.prompt(20), max_tokens=8, logprobs=alternatives)))
+    for delta in deltas:
+        assert [score.token for score in delta.logprobs] == unpacked(delta.tokens)
+        for score in delta.logprobs:
+            assert score.logprob <= 0
+            assert len(score.top) <= alternatives
+            assert not alternatives or score.top[0] == (score.token, score.logprob), "greedy: the likeliest"
+
+
+def test_nobody_pays_for_log_probabilities_unasked(bench: Bench) -> None:
+    assert not any(delta.logprobs for delta in bench.run(bench.deltas(bench.generation(bench.prompt(9), max_tokens=4))))
+
+
+def test_every_wish_can_be_made_at_once(bench: Bench) -> None:
+    wishes: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9, "top_k": 50, "min_p": 0.05, "seed": 7, "logprobs": 2}
+    wishes |= {"presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1}
+    wishes["logit_bias"] = ((400, 1.0), (500, -100.0))
+    assert len(bench.run(bench.text(bench.generation(bench.prompt(20), max_tokens=12, **wishes)))) == 12
