@@ -64,12 +64,14 @@ class Speech:
         self._end = [] if eos_token is None else [eos_token]
 
     def of(self, generation: Generation) -> Said | None:
-        """None when the request is free to generate anything. A constraint goes before a script.
+        """None when the request is free to generate anything. A list of choices or a schema goes before a scripted
+        answer; for other constraints an answer is taken at its word.
 
         Raises `InvalidRequest` for a constraint that it cannot meet."""
-        if generation.sampling.structured is not None:
-            return Said(Script([*self._codec.encode(formed(generation.sampling.structured)), *self._end]))
+        structured = generation.sampling.structured
         answer = choose(self._answers, self._end_of(generation.tokens)) if self._answers else None
+        if structured is not None and (answer is None or structured.kind in {"choice", "json"}):
+            return Said(Script([*self._codec.encode(formed(structured)), *self._end]))
         if answer is None:
             return None
         tokens = self._codec.encode(answer.text)

@@ -69,10 +69,13 @@ def test_an_answer_ends_with_the_end_token_and_a_broken_one_does_not() -> None:
 
 
 def test_a_constraint_goes_before_a_script() -> None:
-    """A title call holds the user's words too."""
+    """A title call holds the user's words too. Where the form cannot be followed, the script is taken at its word."""
     speech = Speech(Letters(), answers(("a", "hi")), eos_token=END)
     said = speech.of(asking("a", Structured(kind="choice", spec='["yes", "no"]')))
     assert said == Said(Script([*map(ord, "yes"), END]))
+    assert speech.of(asking("a", Structured(kind="structural_tag", spec="{}"))) == speech.of(asking("a"))
+    with pytest.raises(InvalidRequest):
+        speech.of(asking("b", Structured(kind="structural_tag", spec="{}")))
 
 
 def test_sim_answer_prompt_tokens_stops_the_search_of_whole_prompts() -> None:
