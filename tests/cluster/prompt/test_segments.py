@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
 
 from cluster.models.tokenizer import HfTokenizer
+from cluster.prompt.literal import SEAM
 from cluster.prompt.segments import SegmentCache, Segmenter
 from tests.cluster.support import packed
 
@@ -21,11 +22,15 @@ pieces = st.sampled_from(
 )
 
 
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model: Path) -> HfTokenizer:
+    return HfTokenizer(tiny_model)
+
+
 @given(texts=st.lists(st.lists(pieces | st.text(max_size=5), max_size=12).map("".join), max_size=3))
 @settings(deadline=None, max_examples=300)
-def test_segments_and_their_cache_change_nothing(tiny_model: Path, texts: list[str]) -> None:
-    one_shot = Tokenizer.from_file(str(tiny_model / "tokenizer.json"))
-    tokenizer = HfTokenizer(tiny_model)
+def test_segments_and_their_cache_change_nothing(tokenizer: HfTokenizer, texts: list[str]) -> None:
+    one_shot = tokenizer._tokenizer
     segmenter = Segmenter(tokenizer, atoms=tokenizer.atoms(), cache_bytes=1_000)
     for text in texts * 2:
         plan = segmenter.plan(text)
@@ -79,3 +84,10 @@ def test_the_segment_cache_is_bounded_in_bytes_and_forgets_the_oldest() -> None:
     cache.check_integrity()
     assert list(cache.segments()) == ["c", "a", "d"]
     assert repr(cache) == "SegmentCache(3 segments, 624 of 700 bytes)"
+
+
+def test_a_seam_cuts_a_text_and_is_gone() -> None:
+    encoder = Counting()
+    segmenter = Segmenter(encoder, atoms={"<|": packed([9])}, cache_bytes=10_000, seamed=[f"<{SEAM}|"])
+    assert encode(segmenter, f"a<{SEAM}|b<|c{SEAM}d") == packed([2, 2, 9, 3])
+    assert encoder.asked == ["a<", "|b", f"c{SEAM}d"]
