@@ -80,16 +80,21 @@ def _check_conversation(found: Conversation) -> None:
 
 
 def body_of(
-    draw: Draw, fields: dict[str, Any], *, extras: dict[str, Any], blocks: Sequence[dict[str, Any]] = ()
+    draw: Draw,
+    fields: dict[str, Any],
+    *,
+    extras: dict[str, Any],
+    blocks: Sequence[dict[str, Any]] = (),
+    turns: Sequence[dict[str, Any]] = (),
 ) -> bytes:
     """One body: raw bytes, or these fields with own messages, some of the extras, and some damage.
 
-    Some messages are made of `blocks`, the shapes that a protocol knows.
+    Some messages are made of `blocks`, some are `turns`, the shapes that a protocol knows.
     """
     if not draw.below(2):
         return draw.rest()
     chosen = {name: extras[name] for name in draw.sequence(4, lambda: draw.one_of(sorted(extras)))}
-    messages = draw.sequence(4, lambda: _message(draw, blocks))
+    messages = draw.sequence(4, lambda: _message(draw, blocks, turns))
     body = draw.damaged(fields | chosen | ({"messages": messages} if messages else {}))
     return msgspec.json.encode(body)
 
@@ -112,7 +117,9 @@ def recorded(fixtures: Path) -> Iterator[bytes]:
             yield RAW + (body.encode() if isinstance(body, str) else json.dumps(body).encode())
 
 
-def _message(draw: Draw, blocks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _message(draw: Draw, blocks: Sequence[dict[str, Any]], turns: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    if turns and draw.one_in(2):
+        return draw.damaged(draw.one_of(turns))
     content: Any = draw.one_of(CONTENTS)
     if blocks and draw.one_in(2):
         content = draw.sequence(4, lambda: draw.damaged(draw.one_of(blocks)))

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-NAMES: Final = ("frame", "snapshot", "engine_batch", "recording", "fleet", "messages", "chat", "responses", "output")
+NAMES: Final = (
+    "frame", "snapshot", "engine_batch", "recording", "fleet", "messages", "chat", "completions", "responses", "output",
+)  # fmt: skip
 
 
 class Target(Protocol):
