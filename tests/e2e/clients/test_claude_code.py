@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import anthropic
 import pytest
 
 from tests.e2e.clients import answers
 from tests.e2e.clients.request_lines import assert_stays_warm, request_lines
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.e2e.clients.programs import Home
     from tests.e2e.cluster_process import ServeProcess
 
@@ -48,3 +51,14 @@ def test_claude_code_resumes_an_answer_that_broke_off_and_stays_warm(cluster: Se
     lines = request_lines(cluster, "claude-cli", count=2, session=said["session_id"])
     assert [line["outcome"] for line in lines] == ["failed_replica", "completed"]
     assert_stays_warm(lines)
+
+
+def test_the_call_that_names_a_session_gets_its_title_as_the_schema_wants_it(
+    cluster: ServeProcess, shared: Path
+) -> None:
+    """As recorded of the interactive client: no tools, a schema, the same model."""
+    recorded = json.loads((shared / "client_sessions" / "cc_2.1.332_title_call.json").read_text(encoding="utf-8"))
+    (call,) = recorded["requests"]
+    sdk = anthropic.Anthropic(base_url=cluster.url, api_key="dummy", max_retries=0)
+    with sdk.messages.stream(**{name: value for name, value in call["body"].items() if name != "stream"}) as stream:
+        assert json.loads(stream.get_final_text()) == {"title": ""}
