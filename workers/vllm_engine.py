@@ -25,7 +25,7 @@ from workers.kv_events import FULL_ATTENTION_KINDS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from workers.engine import EventBatch, Structured
+    from workers.engine import EventBatch, Sampling, Structured
 
 ENVIRONMENT: Final = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -102,10 +102,7 @@ class VllmEngine:
         try:
             async for output in stream:
                 self._gauge.first_token(ticket)
-                delta = _delta(output, generation.sampling.logprobs)
-                if delta.finish_reason == "error" and generation.sampling.structured is not None:
-                    raise InvalidRequest("the engine cannot follow the form that the answer must have")
-                yield delta
+                yield _delta(output, generation.sampling)
         except Exception as fault:
             raise _mapped(fault) from fault
         finally:
@@ -204,15 +201,17 @@ def _structured(form: Structured | None) -> Any:
     return StructuredOutputsParams(**{form.kind: json.loads(form.spec) if form.kind == "choice" else form.spec})
 
 
-def _delta(output: Any, alternatives: int | None) -> TokenDelta:
+def _delta(output: Any, sampling: Sampling) -> TokenDelta:
     completion = output.outputs[0]
     reason = completion.finish_reason
+    if reason == "error" and sampling.structured is not None:
+        raise InvalidRequest("the engine cannot follow the form that the answer must have")
     scores = zip(completion.token_ids, completion.logprobs or (), strict=False)
     return TokenDelta(
         tokens=array("I", completion.token_ids).tobytes(),
         cached_tokens=output.num_cached_tokens,
         finish_reason=None if reason is None else FINISH_REASONS.get(reason, "error"),
-        logprobs=tuple(_token_logprob(token, known, alternatives or 0) for token, known in scores),
+        logprobs=tuple(_token_logprob(token, known, sampling.logprobs or 0) for token, known in scores),
     )
 
 

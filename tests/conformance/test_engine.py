@@ -261,7 +261,7 @@ SCHEMA = '{"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a
 
 
 def formed(bench: Bench, form: Structured, **sampling: Any) -> list[TokenDelta]:
-    wishes = {"ignore_eos": False, "structured": form} | sampling
+    wishes: dict[str, Any] = {"ignore_eos": False, "structured": form} | sampling
     return bench.run(bench.deltas(bench.generation(bench.prompt(40), max_tokens=2000, **wishes)))
 
 
@@ -321,3 +321,32 @@ def test_every_wish_can_be_made_at_once(bench: Bench) -> None:
     wishes |= {"presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1}
     wishes["logit_bias"] = ((400, 1.0), (500, -100.0))
     assert len(bench.run(bench.text(bench.generation(bench.prompt(20), max_tokens=12, **wishes)))) == 12
+
+
+ON_VLLM = [pytest.param("vllm", marks=pytest.mark.vllm)]
+
+
+@pytest.mark.parametrize("bench", ON_VLLM, indirect=True)
+def test_biases_penalties_and_floors_steer_a_real_engine(bench: Bench) -> None:
+    """A simulated one draws its tokens from nothing that could be steered."""
+
+    def drawn(**sampling: Any) -> list[int]:
+        return bench.run(bench.text(bench.generation(prompt, max_tokens=70, **sampling)))
+
+    prompt = bench.prompt(20)
+    greedy, bias = drawn(), ((400, 100.0),)
+    assert drawn(logit_bias=bias) == [400] * 70
+    assert set(drawn(logit_bias=bias, frequency_penalty=2.0)) > {400}
+    assert set(drawn(logit_bias=((400, 3.0),))) != {400}
+    assert drawn(temperature=2.0, min_p=1.0, seed=3) == greedy
+    assert len(set(drawn(repetition_penalty=1000.0))) == 70
+
+
+@pytest.mark.parametrize("bench", ON_VLLM, indirect=True)
+def test_alternatives_of_a_token_are_the_likeliest_in_order(bench: Bench) -> None:
+    deltas = bench.run(
+        bench.deltas(bench.generation(bench.prompt(20), max_tokens=5, logprobs=4, temperature=2.0, seed=1))
+    )
+    for score in [score for delta in deltas for score in delta.logprobs]:
+        assert [logprob for _, logprob in score.top] == sorted((logprob for _, logprob in score.top), reverse=True)
+        assert len({token for token, _ in score.top}) == 4
