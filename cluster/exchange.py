@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from cluster.api.hints import session_of
+from cluster.api.hints import betas_of, session_of
 from cluster.api.outcomes import Report, outcome_of, words_of
 from cluster.api.responses import resumed
 from cluster.asgi import REQUEST_ID_KEY, ClientGoneError, EventStream, headers_of, read_body, send_json, while_connected
@@ -104,7 +104,7 @@ class Exchange:
         parsed = resumed(read, self.services.responses, tenant.id)
         stages.done("parse")
         report.ignored, report.model = parsed.hints.ignored, parsed.model
-        report.session = session_of(self._headers, parsed)
+        report.session, report.betas = session_of(self._headers, parsed), betas_of(self._headers)
         report.client = self._headers.get("user-agent", "")[:MAX_HINT_CHARS]
         model = self.services.models.find(parsed.model)
         report.model = model.name

@@ -55,6 +55,7 @@ def line_of(report: Report) -> str:
         "rules": sorted({change.rule for change in report.changes}),
         "attribution": attribution,
         "ignored": report.ignored,
+        "betas": report.betas,
         "error": report.error[:MAX_HINT_CHARS],
     }
     return json.dumps(fields)

@@ -55,6 +55,9 @@ RULES: Final = Metric("kvist_canonical_changes", "counter", "What canonical rule
 TURNS: Final = Metric(
     "kvist_past_turns", "counter", "Past turns of the assistant: spliced as generated, or written", ("model", "form")
 )
+IGNORED: Final = Metric(
+    "kvist_ignored", "counter", "What clients asked for and Kvist does not follow: fields, betas", ("model", "kind")
+)
 PROMPT: Final = Metric("kvist_prompt_tokens", "counter", "Prompt tokens of all requests", ("model",))
 CACHED: Final = Metric("kvist_cached_tokens", "counter", "Those that engines found in cache", ("model",))
 
@@ -75,6 +78,7 @@ CATALOGUE: Final = (
     REQUESTS,
     RULES,
     TURNS,
+    IGNORED,
     PROMPT,
     CACHED,
 )
@@ -109,5 +113,7 @@ def increments(report: Report, *, known_models: Collection[str]) -> Iterator[Sam
         yield Sample(RULES, (model, change.rule), 1)
     yield Sample(TURNS, (model, "spliced"), report.spliced_turns)
     yield Sample(TURNS, (model, "written"), report.written_turns)
+    yield Sample(IGNORED, (model, "field"), len(report.ignored))
+    yield Sample(IGNORED, (model, "beta"), len(report.betas))
     yield Sample(PROMPT, (model,), report.prompt_tokens)
     yield Sample(CACHED, (model,), report.cached_tokens)

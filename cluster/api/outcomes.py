@@ -18,9 +18,10 @@ Outcome = Literal["completed", "client_error", "rejected_capacity", "cancelled",
 class Report(msgspec.Struct, kw_only=True):
     """What is known of one request when it has ended: for metrics and logs, never for clients.
 
-    `changes` are what the canonical rules did; `ignored` are names of body fields that Kvist does not follow. Of the
-    assistant's past turns `spliced_turns` are in the prompt as they were generated, `written_turns` as the template
-    writes them. `error` is what failed, in words for operators ("" for what did not).
+    `changes` are what the canonical rules did; `ignored` are names of body fields that Kvist does not follow, `betas`
+    those that the client asked for in headers. Of the assistant's past turns `spliced_turns` are in the prompt as they
+    were generated, `written_turns` as the template writes them. `error` is what failed, in
+    words for operators ("" for what did not).
     """
 
     request_id: str
@@ -42,6 +43,7 @@ class Report(msgspec.Struct, kw_only=True):
     duration_s: float = 0.0
     changes: tuple[Change, ...] = ()
     ignored: tuple[str, ...] = ()
+    betas: tuple[str, ...] = ()
     error: str = ""
 
 

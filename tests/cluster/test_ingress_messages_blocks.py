@@ -221,5 +221,8 @@ async def test_what_is_refused_is_told_in_this_protocol_and_reaches_nobody(
 
 async def test_what_is_not_followed_is_reported(service: Service, sdk: anthropic.AsyncAnthropic, tell: Tell) -> None:
     tell(service, TextDelta("Two."))
-    await answer(sdk, stream=False, tools=[SEARCH, READ], extra_body={"novel": 1})
-    assert (await service.ended()).ignored == ("novel", "tools[] of type web_search_20250305")
+    headers = {"anthropic-beta": "novel-2027-01-01"}
+    await answer(sdk, stream=False, tools=[SEARCH, READ], extra_body={"novel": 1}, extra_headers=headers)
+    report = await service.ended()
+    assert report.ignored == ("novel", "tools[] of type web_search_20250305")
+    assert report.betas == ("novel-2027-01-01",)

@@ -18,7 +18,7 @@ from cluster.cli import app
 from cluster.prompt.conversation import Change
 from cluster.ray_metrics import RayMetrics
 from cluster.request_log import line_of
-from cluster.status_metrics import BAD, CATALOGUE, ROUTABLE, Sample, increments, samples
+from cluster.status_metrics import BAD, CATALOGUE, IGNORED, ROUTABLE, Sample, increments, samples
 from router.errors import NoReplica
 from router.fleet import Fleet
 from router.limits import MAX_HINT_CHARS, MAX_LOGGED_LINES
@@ -68,6 +68,17 @@ def test_a_model_name_that_only_a_client_knows_is_not_a_label() -> None:
     """Else anybody could make as many time series as they like."""
     found = list(increments(report(model="made up", outcome="client_error"), known_models={"m"}))
     assert found[0].labels == ("unknown", "messages", "client_error")
+
+
+def test_what_is_not_followed_is_counted_by_kind_and_named_in_the_log() -> None:
+    """Names are the client's own: no labels."""
+    asked = report(ignored=("novel", "odd"), betas=("b-2026",))
+    counted = {
+        sample.labels: sample.value for sample in increments(asked, known_models={"m"}) if sample.metric is IGNORED
+    }
+    assert counted == {("m", "field"): 2, ("m", "beta"): 1}
+    line = json.loads(line_of(asked))
+    assert (line["ignored"], line["betas"]) == (["novel", "odd"], ["b-2026"])
 
 
 def test_a_requests_log_line_keeps_the_attribution_and_no_prompt_text() -> None:

@@ -8,11 +8,12 @@ import pytest
 
 from cluster.api.chat_reply import CHAT
 from cluster.api.errors import TABLE, fault_of
-from cluster.api.hints import session_of
+from cluster.api.hints import betas_of, session_of
 from cluster.api.messages_reply import MESSAGES
 from cluster.api.outcomes import outcome_of
 from cluster.prompt.conversation import Conversation, Hints
 from router import errors
+from router.limits import MAX_HINT_CHARS, MAX_IGNORED_FIELDS
 
 
 def asked(**fields: Any) -> Conversation:
@@ -48,3 +49,18 @@ def test_the_most_specific_row_counts() -> None:
 )
 def test_session_headers_go_before_the_body(headers: dict[str, str], session: str) -> None:
     assert session_of(headers, asked(hints=Hints(session="body"))) == session
+
+
+@pytest.mark.parametrize(
+    ("headers", "betas"),
+    [
+        ({}, ()),
+        ({"anthropic-beta": ""}, ()),
+        ({"anthropic-beta": "a-2026, b-2026,,a-2026", "openai-beta": "c=v1"}, ("a-2026", "b-2026", "c=v1")),
+        ({"anthropic-beta": ",".join(f"b{i}" for i in range(99))}, tuple(f"b{i}" for i in range(MAX_IGNORED_FIELDS))),
+        ({"anthropic-beta": "x" * 9_999}, ("x" * MAX_HINT_CHARS,)),
+    ],
+)
+def test_betas_that_clients_ask_for_are_named_within_bounds(headers: dict[str, str], betas: tuple[str, ...]) -> None:
+    """At most MAX_IGNORED_FIELDS, each of MAX_HINT_CHARS."""
+    assert betas_of(headers) == betas
