@@ -132,8 +132,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class Hints(msgspec.Struct, frozen=True, kw_only=True):
     """What may help routing or logs and never reaches the prompt. `ignored` are names of unknown body fields and of
     wishes that are not followed. `previous_response` is the id of a remembered response that this one continues;
-    `store` asks to remember this one. `betas` are not followed, only counted. `reply` is what the protocol's replies
-    want to know of the request, as its parser has encoded it."""
+    `store` asks to remember this one. `reply` is what the protocol's replies want to know of the request, as its parser
+    has encoded it."""
 
     session: str = ""
     client: str = ""
