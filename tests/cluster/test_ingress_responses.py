@@ -135,6 +135,22 @@ async def test_reasoning_and_calls_are_streamed_as_items(
     assert list(map(without_ids, whole.output)) == list(map(without_ids, final.output))
 
 
+async def test_what_a_model_writes_between_its_marks_is_reasoning_and_calls(
+    service: Service, sdk: openai.AsyncOpenAI, served: ServedModel
+) -> None:
+    """By the model's own parser; the reasoning is counted."""
+    call = '<tool_call>\n{"name": "agents__read", "arguments": {"p": 1.0, "q": "é"}}\n</tool_call>'
+    service.engine.script = spoken(served, f"<think>\nHm, look.\n</think>\n\nI look.\n{call}")
+    answer = await sdk.responses.create(**ASK, tools=TOOLS)
+    said = [{**without_ids(item), "call_id": ""} for item in answer.output]
+    assert [item["type"] for item in said] == ["reasoning", "message", "function_call"]
+    assert said[0]["content"] == [{"type": "reasoning_text", "text": "Hm, look."}]
+    assert (said[2]["namespace"], said[2]["name"], said[2]["arguments"]) == ("agents", "read", '{"p": 1.0, "q": "é"}')
+    assert answer.output_text.strip() == "I look."
+    assert answer.usage is not None
+    assert 0 < answer.usage.output_tokens_details.reasoning_tokens < answer.usage.output_tokens
+
+
 async def test_an_answer_comes_back_as_it_was_said(
     service: Service, sdk: openai.AsyncOpenAI, served: ServedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
