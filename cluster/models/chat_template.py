@@ -27,9 +27,14 @@ _KEEP_THINKING: Final[dict[str, bool]] = {
     "preserve_thinking": True,
     "clear_thinking": False,
     "truncate_history_thinking": False,
+    "drop_thinking": False,
 }
 # A template is a program that meets what its author never saw.
-_REFUSALS: Final = (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError)
+REFUSALS: Final = (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError)
+
+
+class NoChatTemplate(ModelUnusable):
+    """The folder holds none."""
 
 
 class JinjaChatTemplate:
@@ -44,7 +49,7 @@ class JinjaChatTemplate:
         }
         try:
             self._render([Turn("user", "x")], Ask())
-        except _REFUSALS as error:
+        except REFUSALS as error:
             raise ModelUnusable(f"the chat template of {folder} cannot be rendered: {error}") from error
 
     @property
@@ -56,24 +61,30 @@ class JinjaChatTemplate:
         """See `cluster.prompt.template.ChatTemplate`."""
         try:
             return self._render(turns, ask)
-        except _REFUSALS as error:
+        except REFUSALS as error:
             # Templates refuse orders of roles that their model was not trained on, in their own words.
             raise InvalidRequest(f"messages: the model's chat template refuses them: {error}") from error
 
     def _render(self, turns: Sequence[Turn], ask: Ask) -> str:
         rendered, _ = render_jinja_template(
-            conversations=[[_message(turn, ask.calls) for turn in turns]],
-            tools=[{"type": "function", "function": function_of(tool)} for tool in ask.tools] or None,
+            conversations=[[message_of(turn, ask.calls) for turn in turns]],
+            tools=tools_of(ask),
             chat_template=self._tool_source if ask.tools else self._source,
             add_generation_prompt=ask.ending == "open_turn",
             continue_final_message=ask.ending == "continue_last",
             **self._variables,
-            **_switches(ask),
+            **switches_of(ask),
         )
         return str(rendered[0])
 
 
-def _message(turn: Turn, form: CallForm) -> dict[str, Any]:
+def tools_of(ask: Ask) -> list[dict[str, Any]] | None:
+    """Tools as templates know them."""
+    return [{"type": "function", "function": function_of(tool)} for tool in ask.tools] or None
+
+
+def message_of(turn: Turn, form: CallForm) -> dict[str, Any]:
+    """A turn as templates know it."""
     message: dict[str, Any] = {"role": turn.role, "content": turn.content}
     if turn.reasoning:
         message |= dict.fromkeys(_REASONING, turn.reasoning)
@@ -92,7 +103,7 @@ def _call(call: ToolCall, form: CallForm) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
-def _switches(ask: Ask) -> dict[str, Any]:
+def switches_of(ask: Ask) -> dict[str, Any]:
     """Only what was asked for: a template's own defaults hold else."""
     switches: dict[str, Any] = dict(_KEEP_THINKING) if ask.keep_thinking else {}
     if ask.thinking != "default":
@@ -115,7 +126,7 @@ def _sources(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
     if file.is_file():
         named["tool_use"] = file.read_text(encoding="utf-8")
     if "default" not in named:
-        raise ModelUnusable(f"{folder} has no chat template")
+        raise NoChatTemplate(f"{folder} has no chat template")
     return named["default"], named.get("tool_use", named["default"])
 
 

@@ -8,10 +8,11 @@ import secrets
 from array import array
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cluster.models.chat_template import JinjaChatTemplate
+from cluster.models.chat_template import JinjaChatTemplate, NoChatTemplate
 from cluster.models.constraint import constraint
 from cluster.models.output_parser import ParserFamily, parsers_of
 from cluster.models.tokenizer import HfTokenizer
+from cluster.models.vllm_chat_template import VllmChatTemplate, vllm_mode
 from cluster.output.constraints import direct
 from cluster.output.detokenizer import Vocabulary
 from cluster.output.families import AUTOMATIC
@@ -22,7 +23,8 @@ from cluster.prompt.exact_turns import Draft, ExactTurns
 from cluster.prompt.fitting import FittedTemplate
 from cluster.prompt.literal import NO_MARKS, LiteralMarks
 from cluster.prompt.segments import Segmenter
-from cluster.prompt.template import Encoder, chars_of, render
+from cluster.prompt.template import Ask, Encoder, Turn, chars_of, render
+from cluster.prompt.tool_text import HOW_TO_CALL
 from cluster.prompt.traits import probe
 from cluster.prompt.turns import TurnMemory
 from router.errors import InvalidRequest, ModelUnusable, RequestTooLarge
@@ -139,23 +141,21 @@ class ServedModel:
 
     async def draft(self, conversation: Conversation, tenant: str) -> Draft:
         """As `prompt`, but what was generated for this tenant is not written anew: `encode` puts its tokens back."""
-        if self.turns is None or not (known := self.turns.known(conversation, tenant)):
-            return Draft(conversation, [await self.prompt(conversation)])
+        if self.turns is None:
+            return Draft(conversation, b"", [await self.prompt(conversation)])
         if chars_of(conversation) <= INLINE_PROMPT_CHARS:
-            return self.turns.draft(conversation, known)
-        return await asyncio.to_thread(self.turns.draft, conversation, known)
+            return self.turns.draft(conversation, tenant)
+        return await asyncio.to_thread(self.turns.draft, conversation, tenant)
 
     async def encode(self, draft: Draft) -> Encoded:
         """The tokens of a draft. A turn that answered something else, and all after it, are written anew."""
         encoded = await self._encode(draft.texts)
-        true = draft.true_turns(encoded)
-        if len(true) < len(draft.turns) and self.turns is not None:
-            draft = await asyncio.to_thread(self.turns.draft, draft.conversation, true)
-            encoded = await self._encode(draft.texts)
-            if len(draft.true_turns(encoded)) < len(draft.turns):
-                draft = await asyncio.to_thread(self.turns.draft, draft.conversation, {})
-                encoded = await self._encode(draft.texts)
         if self.turns is not None:
+            for left in (draft.true_turns(encoded), {}):
+                if len(draft.true_turns(encoded)) == len(draft.turns):
+                    break
+                draft = await asyncio.to_thread(self.turns.redraft, draft, left)
+                encoded = await self._encode(draft.texts)
             self.turns.used(draft)
         return Encoded(draft.join(encoded), len(draft.turns))
 
@@ -223,21 +223,43 @@ def load_model(
     folder: Path, *, name: str, max_model_len: int, rules: Rules, parsers: Family = AUTOMATIC
 ) -> ServedModel:
     """Read tokenizer and chat template from a model folder. Raises `ModelUnusable` with a plain reason."""
-    template, tokenizer = JinjaChatTemplate(folder), HfTokenizer(folder)
-    marks = marks_of(tokenizer, rules)
+    template, tokenizer = template_of(folder), HfTokenizer(folder)
+    fitting = fitted(template, rules, marks_of(template, tokenizer, rules))
+    # A model that is told in text how to call answers so.
+    form = template.source if fitting.traits.supports_tools else template.source + HOW_TO_CALL
     return ServedModel(
         name=name,
         max_model_len=max_model_len,
         rules=rules,
-        template=fitted(template, rules, marks),
+        template=fitting,
         tokenizer=tokenizer,
-        parsers=parsers_of(folder, parsers, template=template.source, specials=tokenizer.specials()),
+        parsers=parsers_of(folder, parsers, template=form, specials=tokenizer.specials()),
     )
 
 
-def marks_of(tokenizer: HfTokenizer, rules: Rules) -> LiteralMarks:
-    """The special tokens that texts are to spell out as text: all at which prompts can be cut."""
-    return LiteralMarks(set(tokenizer.specials().values()) & tokenizer.atoms().keys() if rules.literal_marks else ())
+def template_of(folder: Path) -> JinjaChatTemplate | VllmChatTemplate:
+    """The model's chat template; where it has none, vLLM's own code for its prompts. Raises `ModelUnusable`."""
+    mode = vllm_mode(folder)
+    try:
+        return JinjaChatTemplate(folder)
+    except NoChatTemplate:
+        if mode is None:
+            raise
+    return VllmChatTemplate(folder, mode)
+
+
+def marks_of(template: ChatTemplate, tokenizer: HfTokenizer, rules: Rules) -> LiteralMarks:
+    """What texts are to spell out as text: special tokens, and others that the template writes around turns."""
+    if not rules.literal_marks:
+        return NO_MARKS
+    atoms = tokenizer.atoms()
+    try:
+        around = template.render([Turn("user", "x"), Turn("assistant", "y"), Turn("user", "x")], Ask("closed"))
+    except InvalidRequest:
+        around = ""
+    # Thinking belongs to what models write: templates look for its marks in their answers.
+    writes = {atom for atom in atoms if atom in around and "think" not in atom}
+    return LiteralMarks(writes | (set(tokenizer.specials().values()) & atoms.keys()))
 
 
 def fitted(template: ChatTemplate, rules: Rules, marks: LiteralMarks = NO_MARKS) -> FittedTemplate:

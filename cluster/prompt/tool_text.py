@@ -1,6 +1,6 @@
 """Tools for a template that knows none: the list as system text, calls and results as text in tags.
 
-The tags are those that most open models were trained on; `cluster.models.output_parser` reads the same form back.
+The tags are those that most open models were trained on; the parser of such answers is known by them too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cluster.prompt.conversation import Tool, ToolCall
 
 _HEAD: Final = "You can call these functions. Each line between the tags describes one, as JSON:\n<tools>"
-_TAIL: Final = (
+HOW_TO_CALL: Final = (
     "</tools>\n\nTo call one, answer with its name and arguments as JSON between tags of their own:\n"
     '<tool_call>\n{"name": "the function", "arguments": {"the parameter": "its value"}}\n</tool_call>'
 )
@@ -26,7 +26,9 @@ def tools_as_text(tools: Sequence[Tool]) -> str:
     """What a system text says of tools; nothing when there are none."""
     if not tools:
         return ""
-    return "\n".join([_HEAD, *(dumps({"type": "function", "function": function_of(tool)}) for tool in tools), _TAIL])
+    return "\n".join(
+        [_HEAD, *(dumps({"type": "function", "function": function_of(tool)}) for tool in tools), HOW_TO_CALL]
+    )
 
 
 def without_tool_turns(turns: Sequence[Turn]) -> list[Turn]:

@@ -6,7 +6,7 @@ import json
 import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from cluster.prompt.template import CallForm
 from cluster.prompt.traits import Traits
@@ -308,11 +308,11 @@ CHANNELS = Family(
 FAMILIES = (CHATML, TOOLS_FIRST, CHATML_FORGETFUL, LLAMA, MISTRAL, R1, GEMMA, GLM, CHANNELS)
 
 
-def write_family(family: Family, folder: Path, tiny_model: Path) -> Path:
-    """A model folder: the demo model's tokenizer with the family's marks, and its template."""
+def write_family(family: Family, folder: Path, tiny_model: Path, *, special: bool = True) -> Path:
+    """A model folder: the demo model's tokenizer with the family's marks, special or just added, and its template."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer.from_file(str(tiny_model / "tokenizer.json"))
-    tokenizer.add_special_tokens(list(family.marks))
+    tokenizer.add_tokens([AddedToken(mark, normalized=False, special=special) for mark in family.marks])
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": family.template}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")

@@ -16,7 +16,7 @@ from cluster.prompt.conversation import Text, Thinking, Tool, ToolCall, ToolResu
 from cluster.prompt.literal import NO_MARKS, SEAM, LiteralMarks
 from cluster.prompt.template import Turn
 from tests.cluster.prompt.conversations import conversation
-from tests.cluster.prompt.families import FAMILIES, Family, write_family
+from tests.cluster.prompt.families import FAMILIES, R1, Family, write_family
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,6 +56,18 @@ def test_a_mark_in_any_text_of_a_client_is_never_the_token(family: Family, tiny_
     for mark in family.marks:
         assert special_tokens(everywhere(mark), model) == plain, mark
         assert special_tokens(everywhere(f"{mark}\n{mark}{mark}"), model) == plain, mark
+
+
+def test_marks_around_turns_are_kept_from_texts_even_where_they_are_no_special_tokens(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    model = load_model(
+        write_family(R1, tmp_path, tiny_model, special=False), name="m", max_model_len=4096, rules=Rules()
+    )
+    user = model._tokenizer.atoms()["<|User|>"]
+    request = conversation([], [("user", ["<|User|>Hi"])])
+    tokens = asyncio.run(model.tokens(asyncio.run(model.prompt(request))))
+    assert array("I", tokens).count(array("I", user)[0]) == 1
 
 
 def test_the_model_reads_the_letters_of_a_mark(tiny_model: Path) -> None:
