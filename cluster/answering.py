@@ -60,7 +60,7 @@ class Choice:
         """Keep its tokens for the request that returns this turn."""
         if prepared.model.turns is not None and not prepared.conversation.prompts:
             said, tokens = self.answer().blocks, bytes(self.assembly.tokens)
-            generated = Generated(prepared.prompts[0], said, tokens)
+            generated = Generated(prepared.prompts[0], prepared.past, said, tokens)
             prepared.model.turns.remember(prepared.conversation, prepared.tenant.id, generated)
 
     def _worded(self, piece: Piece) -> Piece:

@@ -51,6 +51,7 @@ class Prepared(NamedTuple):
     model: ServedModel
     tenant: Tenant
     prompts: tuple[bytes, ...]  # packed u32; several only of Completions
+    past: bytes  # digest of what the conversation says, for `ExactTurns`
 
     @property
     def prompt_tokens(self) -> int:
@@ -117,7 +118,7 @@ class Exchange:
         else:
             prompt, report.spliced_turns = await model.encode(draft)
             prompts, report.written_turns = [prompt], draft.past_turns - report.spliced_turns
-        prepared = Prepared(parsed, conversation, model, tenant, tuple(prompts))
+        prepared = Prepared(parsed, conversation, model, tenant, tuple(prompts), b"" if draft is None else draft.past)
         stages.done("tokenize")
         report.prompt_tokens = prepared.prompt_tokens
         return prepared

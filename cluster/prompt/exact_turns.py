@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec.structs import replace
 from xxhash import xxh3_128
 
-from cluster.prompt.conversation import Message
+from cluster.prompt.conversation import Conversation, Message
 from cluster.prompt.cutting import Wanted
 from cluster.prompt.template import render, turns_of
 from cluster.prompt.turns import (
     KnownTurn,
     Place,
+    digest_at,
     digest_of_calls,
     digest_of_ids,
     digest_of_text,
-    digests,
     match,
+    pasts,
 )
 from router.errors import InvalidRequest
 from router.hashing import BYTES_PER_TOKEN
@@ -33,16 +33,19 @@ if TYPE_CHECKING:
 
     from cluster.output.detokenizer import Vocabulary
     from cluster.output.events import Said
-    from cluster.prompt.conversation import Conversation
     from cluster.prompt.cutting import Cutter
     from cluster.prompt.template import ChatTemplate, Turn
     from cluster.prompt.turns import TurnMemory
 
 
 class Draft(NamedTuple):
-    """A prompt as texts, each to be encoded as if it stood alone, and the known turns between them, by their index."""
+    """A prompt as texts, each to be encoded as if it stood alone, and the known turns between them, by their index.
+
+    `past` is the digest of all that the conversation says.
+    """
 
     conversation: Conversation
+    past: bytes
     texts: Sequence[str]
     turns: Sequence[tuple[int, KnownTurn]] = ()
 
@@ -74,15 +77,17 @@ class Draft(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """What came of a prompt: the blocks that clients were told, and the tokens (both packed u32)."""
+    """An answer: the blocks that clients were told, and the tokens. `prompt` is what it answers, `past` that of its
+    draft (prompt and tokens packed u32)."""
 
     prompt: bytes
+    past: bytes
     said: Sequence[Said]
     tokens: bytes
 
 
 class ExactTurns:
-    """Of one model. `known`, `used` and `remember` are for one event loop; `draft` may run in a thread."""
+    """Of one model. `draft` and `redraft` may run in threads, everything else belongs to one event loop."""
 
     def __init__(self, model: str, *, cutter: Cutter, memory: TurnMemory, vocabulary: Vocabulary) -> None:
         self._model = model
@@ -91,34 +96,33 @@ class ExactTurns:
         self._vocabulary = vocabulary
         self._atoms = {token: text for text, token in cutter.segmenter.atom_tokens().items()}
 
-    def known(self, conversation: Conversation, tenant: str) -> dict[int, KnownTurn]:
-        """Turns that were generated for this tenant in a conversation that reads the same, by their index.
+    def draft(self, conversation: Conversation, tenant: str) -> Draft:
+        """The prompt around turns that were generated for this tenant in a conversation that reads the same.
 
-        A last turn of the assistant is none: it is being continued. O(1) for a tenant of whom nothing is known,
-        else O(text).
+        A last turn of the assistant is being continued and none of them. O(text). Raises `InvalidRequest` when the
+        template refuses the conversation.
         """
-        if not self._memory.knows(tenant):
-            return {}
         turns = list(turns_of(conversation))
+        *before, past = pasts(turns)
         last_user = max((index for index, turn in enumerate(turns) if turn.role == "user"), default=-1)
         known = {}
-        for index, (turn, digest) in enumerate(zip(turns[:-1], digests(turns[:-1]), strict=True)):
+        for index, (turn, said) in enumerate(zip(turns[:-1], before[:-1], strict=True)):
             if turn.role != "assistant":
                 continue
-            generated = self._memory.at(Place(tenant, self._model, digest))
+            generated = self._memory.at(Place(tenant, self._model, digest_at(said, turn)))
             one = match(generated, turn, ids_matter=self._cutter.shows_ids)
             if one and self._cutter.can_cut(turn, reasoning=bool(one.reasoning), user_since=index < last_user):
                 known[index] = one
-        return known
+        return self.redraft(Draft(conversation, past, ()), known)
 
-    def draft(self, conversation: Conversation, known: Mapping[int, KnownTurn]) -> Draft:
-        """The prompt around those of the known turns that can be spliced: rendered once as a rule, at most three times.
+    def redraft(self, draft: Draft, known: Mapping[int, KnownTurn]) -> Draft:
+        """The same around those of the `known` turns that can be spliced: rendered once as a rule, at most three times.
 
         Raises `InvalidRequest` when the template refuses the conversation.
         """
 
         def rendered(template: ChatTemplate) -> str:
-            return render(conversation, template)
+            return render(draft.conversation, template)
 
         for _ in range(2):
             if not known:
@@ -129,9 +133,9 @@ class ExactTurns:
             except InvalidRequest:
                 break  # the turn's own words may please the template
             if len(cuts.places) == len(known):
-                return Draft(conversation, cuts.texts, [(index, known[index]) for index in cuts.places])
+                return draft._replace(texts=cuts.texts, turns=[(index, known[index]) for index in cuts.places])
             known = {index: known[index] for index in cuts.places}
-        return Draft(conversation, [rendered(self._cutter.template)])
+        return draft._replace(texts=[rendered(self._cutter.template)], turns=())
 
     def used(self, draft: Draft) -> None:
         """Its turns are worth keeping."""
@@ -139,24 +143,22 @@ class ExactTurns:
             self._memory.use(turn)
 
     def remember(self, conversation: Conversation, tenant: str, generated: Generated) -> None:
-        """Keep a whole answer to a canonical conversation. O(text).
+        """Keep a whole answer to a canonical conversation. O(prompt tokens + answer).
 
         Nothing is kept of what could not be spliced: a turn that went on with one of the client's, one without words.
         """
-        prompt, said, tokens = generated
         if not conversation.messages or conversation.messages[-1].role == "assistant":
             return
-        messages = (*conversation.messages, Message("assistant", tuple(said)))
-        turns = list(turns_of(replace(conversation, messages=messages)))
-        turn, opening = turns[-1], self._opening(prompt)
+        prompt, past, said, tokens = generated
+        answer = Conversation(api=conversation.api, model="", messages=(Message("assistant", tuple(said)),))
+        turn, opening = next(turns_of(answer)), self._opening(prompt)
         if not (opening and (turn.content.strip() or turn.calls)) or not self._shows_ids_of(turn, tokens):
             return
-        *_, digest = digests(turns)
         if not self._cutter.can_cut(turn, reasoning=bool(turn.reasoning.strip()), user_since=not turn.calls):
             return
         self._memory.put(
             KnownTurn(
-                place=Place(tenant, self._model, digest),
+                place=Place(tenant, self._model, digest_at(past, turn)),
                 calls=digest_of_calls(turn.calls),
                 ids=digest_of_ids(turn.calls),
                 reasoning=digest_of_text(turn.reasoning),

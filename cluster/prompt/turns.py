@@ -58,7 +58,8 @@ class KnownTurn(msgspec.Struct, frozen=True, kw_only=True):
 class TurnMemory:
     """Who holds most loses their least recently used turn first, so one tenant cannot push out what others hold.
 
-    Not safe for several threads at once. `put` and `use` are O(1), and O(tenants) for each turn that has to go.
+    `put` and `use` belong to one thread; `at` may be asked from others meanwhile. All are O(1), but `put` is O(tenants)
+    for each turn that has to go.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -67,10 +68,6 @@ class TurnMemory:
         self._places: dict[Place, dict[tuple[bytes, bytes], KnownTurn]] = {}
         self._bytes: dict[str, int] = {}
         self._total_bytes = 0
-
-    def knows(self, tenant: str) -> bool:
-        """Whether anything of this tenant is kept."""
-        return tenant in self._turns
 
     def at(self, place: Place) -> Sequence[KnownTurn]:
         """Turns that were generated there, the newest last: usually one, several when a request was repeated."""
@@ -131,18 +128,24 @@ def _key(turn: KnownTurn) -> tuple[Place, bytes, bytes]:
     return turn.place, turn.calls, turn.reasoning
 
 
-def digests(turns: Iterable[Turn]) -> Iterator[bytes]:
-    """For each turn the `Place.digest` that it has if it is an assistant's. O(text).
+def pasts(turns: Iterable[Turn]) -> Iterator[bytes]:
+    """For each turn the digest of all that was said before it, and at the end one of everything. O(text).
 
     Reasoning is left out: clients drop that of past turns whenever they like.
     """
-    before = xxh3_128()
+    past = xxh3_128()
     for turn in turns:
-        here = before.copy()
-        _add(here, [turn.content.strip(), *(call.name for call in turn.calls)])
-        yield here.digest()
+        yield past.digest()
         said = (part for call in turn.calls for part in (call.name, call.arguments))
-        _add(before, [turn.role, turn.name, turn.content, *said])
+        _add(past, [turn.role, turn.name, turn.content, *said])
+    yield past.digest()
+
+
+def digest_at(past: bytes, turn: Turn) -> bytes:
+    """The `Place.digest` of an assistant's turn: what was said before, its text, and what it calls."""
+    here = xxh3_128(past)
+    _add(here, [turn.content.strip(), *(call.name for call in turn.calls)])
+    return here.digest()
 
 
 def match(known: Sequence[KnownTurn], turn: Turn, *, ids_matter: bool) -> KnownTurn | None:

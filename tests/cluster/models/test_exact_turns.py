@@ -69,9 +69,13 @@ class Model:
         assert self.served.turns is not None
         self.served.turns.remember(conversation, tenant, generated)
 
+    def past(self, conversation: Conversation) -> bytes:
+        """Of its draft."""
+        return asyncio.run(self.served.draft(conversation, "a")).past
+
     @property
     def knows_nothing(self) -> bool:
-        return self.served.turns is None or not self.served.turns._memory.knows("a")
+        return self.served.turns is None or not self.served.turns._memory._turns
 
     def prompt(self, conversation: Conversation, tenant: str = "a") -> Encoded:
         async def encoded() -> Encoded:
@@ -102,7 +106,7 @@ class Model:
         encoder = self.served._segmenter._encoder
         cut = self.served._segmenter.cut(words).segments
         tokens = b"".join(atoms.get(segment) or b"".join(encoder.encode_batch(list(segment))) for segment in cut)
-        generated = Generated(self.prompt(conversation, tenant).tokens, said, tokens)
+        generated = Generated(self.prompt(conversation, tenant).tokens, self.past(conversation), said, tokens)
         self.remember(conversation, generated, tenant)
         return generated
 
@@ -249,7 +253,7 @@ def test_parallel_calls_that_a_template_takes_one_by_one_keep_their_results(mode
     model = models(LLAMA)
     other = ToolCall("call5bash", "Bash", '{"command": "pwd"}')
     prompt, said = model.prompt(START).tokens, (Text("Both."), CALL, other)
-    model.remember(START, Generated(prompt, said, packed([300, 301])))
+    model.remember(START, Generated(prompt, model.past(START), said, packed([300, 301])))
     results = Message("user", (*RESULT.blocks, ToolResult("call5bash", (Text("/"),))))
     back = then(START, assistant(*said), results)
     assert model.prompt(back) == (model.written(back), 0)
@@ -302,8 +306,8 @@ def test_turns_never_cross_tenants(model: Model) -> None:
 
 def test_what_a_client_continues_itself_is_not_remembered(model: Model) -> None:
     begun = then(START, assistant(Text("I ")))
-    model.remember(begun, Generated(model.prompt(begun).tokens, [Text("look.")], packed([300])))
-    model.remember(START, Generated(model.prompt(START).tokens, [Text(" ")], packed([300])))
+    model.remember(begun, Generated(model.prompt(begun).tokens, model.past(begun), [Text("look.")], packed([300])))
+    model.remember(START, Generated(model.prompt(START).tokens, model.past(START), [Text(" ")], packed([300])))
     assert model.knows_nothing
 
 
@@ -339,7 +343,7 @@ def test_a_header_that_past_turns_do_not_have_is_never_put_into_them(model: Mode
     """Behind an empty thought, which the template writes only for the turn that is generated."""
     asked = replace(START, thinking="off")
     assert model.text(model.prompt(asked).tokens).endswith("</think>\n\n")
-    generated = Generated(model.prompt(asked).tokens, [Text("Yes.")], packed([300]))
+    generated = Generated(model.prompt(asked).tokens, model.past(asked), [Text("Yes.")], packed([300]))
     model.remember(asked, generated)
     back = then(asked, assistant(Text("Yes.")), user("Why?"))
     assert model.prompt(back) == (model.written(back), 0)
@@ -347,7 +351,7 @@ def test_a_header_that_past_turns_do_not_have_is_never_put_into_them(model: Mode
 
 def test_max_opening_tokens_stop_a_search_for_where_a_template_opened_the_turn(model: Model) -> None:
     long = b"".join([model.prompt(START).tokens, packed([300]) * MAX_OPENING_TOKENS])
-    model.remember(START, Generated(long, [Text("Yes.")], packed([300])))
+    model.remember(START, Generated(long, model.past(START), [Text("Yes.")], packed([300])))
     assert model.knows_nothing
 
 
