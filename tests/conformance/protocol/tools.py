@@ -10,6 +10,7 @@ from tests.conformance.protocol.bodies import (
     ASK_CALL,
     FUNCTION,
     INSTRUCTIONS,
+    ONLY_SENSOR,
     OTHER_TOOL,
     QUESTION,
     TOOL,
@@ -34,9 +35,12 @@ NAMESPACE: Json = {
 
 
 def _forced(*, max_tokens: int) -> Json:
-    """A body whose answer must be a call. Thinking is off: some servers follow `tool_choice` only after it."""
-    off = {"type": "disabled"}
-    return messages(user(ASK_CALL), tools=[TOOL], tool_choice={"type": "any"}, max_tokens=max_tokens, thinking=off)
+    """A body whose answer must be one long call. Thinking is off: some servers follow `tool_choice` only after it."""
+    tool = TOOL | {"strict": True, "input_schema": ONLY_SENSOR}
+    choice = {"type": "any", "disable_parallel_tool_use": True}
+    return messages(
+        user(ASK_CALL), tools=[tool], tool_choice=choice, max_tokens=max_tokens, thinking={"type": "disabled"}
+    )
 
 
 async def deferred(server: Server) -> Verdict:
@@ -67,7 +71,7 @@ async def server_tool(server: Server) -> Verdict:
 
 async def cut_call(server: Server) -> Verdict:
     """Its arguments are no JSON yet."""
-    reply = await server.post(MESSAGES, _forced(max_tokens=8))
+    reply = await server.post(MESSAGES, _forced(max_tokens=24))
     if reply.status != 200:
         return Verdict("no", reply.words)
     reason, kinds = reply.body["stop_reason"], [block["type"] for block in reply.body["content"]]
@@ -87,7 +91,7 @@ async def broken_call(server: Server) -> Verdict:
 
 async def incremental(server: Server) -> Verdict:
     """Its pieces arrive one after the other, not all at the end."""
-    reads = await server.reads(MESSAGES, _forced(max_tokens=60))
+    reads = await server.reads(MESSAGES, _forced(max_tokens=400))
     pieces = sum("input_json_delta" in read for read in reads)
     return Verdict("yes" if pieces >= 3 else "no", f"in {pieces} reads of {len(reads)}")
 
