@@ -18,7 +18,7 @@ from cluster.cli import app
 from cluster.prompt.conversation import Change
 from cluster.ray_metrics import RayMetrics
 from cluster.request_log import line_of
-from cluster.status_metrics import BAD, CATALOGUE, IGNORED, ROUTABLE, Sample, increments, samples
+from cluster.status_metrics import BAD, CATALOGUE, IGNORED, ROUTABLE, TURNS, Sample, increments, samples
 from router.errors import NoReplica
 from router.fleet import Fleet
 from router.limits import MAX_HINT_CHARS, MAX_LOGGED_LINES
@@ -79,6 +79,16 @@ def test_what_is_not_followed_is_counted_by_kind_and_named_in_the_log() -> None:
     assert counted == {("m", "field"): 2, ("m", "beta"): 1}
     line = json.loads(line_of(asked))
     assert (line["ignored"], line["betas"]) == (["novel", "odd"], ["b-2026"])
+
+
+def test_past_turns_are_counted_by_how_they_stand_in_the_prompt() -> None:
+    turns = report(spliced_turns=3, written_turns=1)
+    counted = {
+        sample.labels: sample.value for sample in increments(turns, known_models={"m"}) if sample.metric is TURNS
+    }
+    assert counted == {("m", "spliced"): 3, ("m", "written"): 1}
+    line = json.loads(line_of(turns))
+    assert (line["spliced_turns"], line["written_turns"]) == (3, 1)
 
 
 def test_a_requests_log_line_keeps_the_attribution_and_no_prompt_text() -> None:

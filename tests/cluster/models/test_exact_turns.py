@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from cluster.models.served import Encoded
     from cluster.output.events import Said
     from cluster.prompt.conversation import Block
+    from cluster.prompt.template import Ask, Turn
     from tests.cluster.prompt.families import Family
 
 BASH = Tool(name="Bash", description="Runs a command.", parameters='{"type": "object"}')
@@ -69,7 +70,7 @@ class Model:
         assert self.served.turns is not None
         self.served.turns.remember(conversation, tenant, generated)
 
-    def past(self, conversation: Conversation) -> bytes:
+    def past(self, conversation: Conversation) -> Any:
         """Of its draft."""
         return asyncio.run(self.served.draft(conversation, "a")).past
 
@@ -205,6 +206,41 @@ def test_a_turn_whose_reasoning_the_template_drops_is_written(
     done = then(task, assistant(*returned, Text("There is a.txt.")), user("And now?"))
     assert model.prompt(done) == (model.written(done), 0)
     assert "Hm." not in model.text(model.written(done))
+
+
+def test_one_rendering_is_enough_for_a_conversation_as_it_was(
+    models: Callable[[Family], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is known beforehand that the template drops reasoning."""
+    model = models(CHATML_FORGETFUL)
+    model.generate(START, [Thinking("Hm."), CALL])
+    task = then(START, assistant(CALL), RESULT)
+    model.generate(task, [Thinking("So."), Text("There is a.txt.")])
+    renderings: list[str] = []
+    rendered = model.served._template.render
+
+    def noted(turns: Sequence[Turn], ask: Ask) -> str:
+        renderings.append(rendered(turns, ask))
+        return renderings[-1]
+
+    monkeypatch.setattr(model.served._template, "render", noted)
+    model.prompt(task)
+    model.prompt(then(task, assistant(Text("There is a.txt.")), user("And now?")))
+    assert len(renderings) == 2
+
+
+def test_a_turn_that_is_used_stays_longer_than_one_that_is_not(model: Model) -> None:
+    other = then(START, user("Or there."))
+    model.generate(START, [CALL])
+    model.generate(other, [CALL])
+    back = then(START, assistant(CALL), RESULT)
+    assert model.prompt(back).spliced == 1
+    assert model.served.turns is not None
+    memory = model.served.turns._memory
+    memory._max_bytes = memory._total_bytes
+    model.generate(then(START, user("Or nowhere.")), [CALL])
+    assert model.prompt(back).spliced == 1
+    assert model.prompt(then(other, assistant(CALL), RESULT)).spliced == 0
 
 
 def test_an_end_that_was_not_generated_is_the_templates(model: Model) -> None:
