@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cluster.prompt.conversation import ToolCall
-    from cluster.prompt.template import CallForm
+    from cluster.prompt.template import Form
 
 # Templates write these themselves, by name.
 _SPECIAL_TOKENS: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
@@ -67,7 +67,7 @@ class JinjaChatTemplate:
 
     def _render(self, turns: Sequence[Turn], ask: Ask) -> str:
         rendered, _ = render_jinja_template(
-            conversations=[[message_of(turn, ask.calls) for turn in turns]],
+            conversations=[[message_of(turn, ask.form) for turn in turns]],
             tools=tools_of(ask),
             chat_template=self._tool_source if ask.tools else self._source,
             add_generation_prompt=ask.ending == "open_turn",
@@ -83,7 +83,7 @@ def tools_of(ask: Ask) -> list[dict[str, Any]] | None:
     return [{"type": "function", "function": function_of(tool)} for tool in ask.tools] or None
 
 
-def message_of(turn: Turn, form: CallForm) -> dict[str, Any]:
+def message_of(turn: Turn, form: Form) -> dict[str, Any]:
     """A turn as templates know it."""
     message: dict[str, Any] = {"role": turn.role, "content": turn.content}
     if turn.reasoning:
@@ -92,12 +92,14 @@ def message_of(turn: Turn, form: CallForm) -> dict[str, Any]:
         message["tool_calls"] = [_call(call, form) for call in turn.calls]
         if form.null_content and not turn.content:
             message["content"] = None
+    if form.content_parts and turn.content:
+        message["content"] = [{"type": "text", "text": turn.content}]
     if turn.role == "tool":
         message |= {"tool_call_id": turn.call_id, "name": turn.name}
     return message
 
 
-def _call(call: ToolCall, form: CallForm) -> dict[str, Any]:
+def _call(call: ToolCall, form: Form) -> dict[str, Any]:
     value = object_of(call.arguments) if form.arguments == "object" else None
     arguments = arguments_text(call.arguments) if value is None else value
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

@@ -68,7 +68,7 @@ class VllmChatTemplate:
 
     def _written(self, turns: Sequence[Turn], ask: Ask) -> str:
         text = self._tokenizer.apply_chat_template(
-            [message_of(turn, ask.calls) for turn in turns],
+            [message_of(turn, ask.form) for turn in turns],
             tools=tools_of(ask),
             tokenize=False,
             **switches_of(ask),

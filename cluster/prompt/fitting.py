@@ -17,6 +17,7 @@ from cluster.prompt.literal import NO_MARKS
 from cluster.prompt.plain import join_lines
 from cluster.prompt.template import Turn
 from cluster.prompt.tool_text import tools_as_text, without_tool_turns
+from cluster.prompt.traits import EFFORTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +52,9 @@ class FittedTemplate:
             fitted = with_system(without_tool_turns(fitted), tools_as_text(ask.tools))
             ask = ask._replace(tools=())
         fitted = fit(fitted, traits)
-        return self._template.render(fitted, ask._replace(keep_thinking=self._keep_thinking, calls=traits.calls))
+        effort = nearest_effort(ask.effort, traits.efforts)
+        asked = ask._replace(keep_thinking=self._keep_thinking, form=traits.form, effort=effort)
+        return self._template.render(fitted, asked)
 
 
 def fit(turns: Sequence[Turn], traits: Traits) -> list[Turn]:
@@ -70,6 +73,14 @@ def fit(turns: Sequence[Turn], traits: Traits) -> list[Turn]:
     if traits.needs_alternation or not traits.accepts_user_after_tool:
         fitted = merge_neighbours(fitted, traits)
     return fitted
+
+
+def nearest_effort(effort: str, taken: Sequence[str]) -> str:
+    """The word that a template takes for `effort`: the next one up, else the highest; none for an unknown one."""
+    if effort not in EFFORTS or not taken:
+        return ""
+    above = [word for word in EFFORTS[EFFORTS.index(effort) :] if word in taken]
+    return above[0] if above else taken[-1]
 
 
 def with_system(turns: Sequence[Turn], text: str) -> list[Turn]:

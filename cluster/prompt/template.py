@@ -30,12 +30,13 @@ class Turn(NamedTuple):
     name: str = ""
 
 
-class CallForm(NamedTuple):
-    """How a template reads calls: arguments as an object (`text` where they are none), or always as JSON text; whether
-    a turn of calls alone has content None rather than an empty text."""
+class Form(NamedTuple):
+    """How a template reads turns: arguments of calls as an object (`text` where they are none), or always as JSON text;
+    whether a turn of calls alone has content None rather than an empty text; whether contents are lists of parts."""
 
     arguments: Literal["object", "text"] = "object"
     null_content: bool = False
+    content_parts: bool = False
 
 
 class Ask(NamedTuple):
@@ -51,7 +52,7 @@ class Ask(NamedTuple):
     thinking: Literal["default", "on", "off"] = "default"
     effort: str = ""
     keep_thinking: bool = True
-    calls: CallForm = CallForm()
+    form: Form = Form()
 
 
 class ChatTemplate(Protocol):

@@ -6,16 +6,18 @@ in a way that it can.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.prompt.conversation import Tool, ToolCall
-from cluster.prompt.template import Ask, CallForm, Turn
+from cluster.prompt.template import Ask, Form, Turn
 from router.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cluster.prompt.template import ChatTemplate
+
+EFFORTS: Final = ("minimal", "low", "medium", "high", "xhigh", "max")  # least first
 
 # Words that no template writes itself.
 _ASKED, _ANSWERED, _AGAIN, _RULE, _THOUGHT, _RESULT = (
@@ -44,22 +46,33 @@ class Traits(NamedTuple):
     thinking_switch: bool = True  # `thinking` on or off makes a difference
     renders_call_ids: bool = False
     short_call_ids: bool = False  # only nine letters and digits are taken
-    calls: CallForm = CallForm()
-    text_arguments: bool = True  # also where `calls` says objects
+    form: Form = Form()
+    text_arguments: bool = True  # also where `form` says objects
+    efforts: tuple[str, ...] = EFFORTS  # of those, the ones that are taken
 
 
 def probe(template: ChatTemplate) -> Traits:
-    """Ask a template. Raises `InvalidRequest` when it cannot even render one user's turn."""
-    template.render([_USER], Ask())
-    return _Probe(template).traits()
+    """Ask a template. Raises `InvalidRequest` when it does not even render what a user says."""
+    for content_parts in (False, True):
+        asking = _Probe(template, Form(content_parts=content_parts))
+        if asking.is_heard():
+            return asking.traits()
+    raise InvalidRequest("what a user says is not in the prompt")
 
 
 class _Probe:
-    def __init__(self, template: ChatTemplate) -> None:
+    def __init__(self, template: ChatTemplate, form: Form) -> None:
         self._template = template
+        self._form = form
+
+    def is_heard(self) -> bool:
+        """Whether a user's words reach the prompt."""
+        return self._shows([_USER], _ASKED)
 
     def traits(self) -> Traits:
         plain = Traits(
+            form=self._form,
+            efforts=self._efforts(),
             accepts_system=self._shows([Turn("system", _RULE), _USER], _RULE, _ASKED),
             accepts_inline_system=self._shows([_USER, _ANSWER, _NEXT, Turn("system", _RULE)], _AGAIN, _RULE),
             needs_alternation=not (
@@ -67,50 +80,62 @@ class _Probe:
                 and self._shows([_USER, _ANSWER, Turn("assistant", _RULE), _NEXT], _ANSWERED, _RULE, _AGAIN)
             ),
             keeps_thinking=self._shows([_USER, _ANSWER._replace(reasoning=_THOUGHT), _NEXT], _THOUGHT, _ANSWERED),
-            thinking_switch=self._text([_USER], Ask(thinking="on")) != self._text([_USER], Ask(thinking="off")),
+            thinking_switch=self._text([_USER], thinking="on") != self._text([_USER], thinking="off"),
         )
         found = self._call_form()
         return plain._replace(supports_tools=False) if found is None else self._tool_traits(plain, *found)
 
-    def _call_form(self) -> tuple[CallForm, str] | None:
+    def _efforts(self) -> tuple[str, ...]:
+        """A template that writes any word was trained on the three that all know."""
+        if _tells(self._text([_USER], effort=_VALUE), _VALUE):
+            return ("low", "medium", "high")
+        return tuple(effort for effort in EFFORTS if self._text([_USER], effort=effort) is not None)
+
+    def _call_form(self) -> tuple[Form, str] | None:
         """The first form in which a call survives, and an id that is taken; None when there is none."""
-        if not self._shows([_USER], _TOOL, _ABOUT, ask=Ask(tools=(_tool(),))):
+        listed = self._text([_USER], tools=(_tool(),))
+        if not (_tells(listed, _TOOL) and _tells(listed, _ABOUT)):
             return None
         for call_id in (_LONG_ID, _SHORT_ID):
             for null_content in (False, True):
-                for form in (CallForm("object", null_content), CallForm("text", null_content)):
-                    text = self._text(_called(call_id), Ask(calls=form, tools=(_tool(),)))
+                for form in self._forms(null_content=null_content):
+                    text = self._text(_called(call_id), form=form, tools=(_tool(),))
                     if _tells(text, _ASKED, _TOOL, _KEY, _VALUE, _RESULT) and _unquoted(text):
                         return form, call_id
         return None
 
-    def _tool_traits(self, plain: Traits, form: CallForm, call_id: str) -> Traits:
-        ask = Ask(calls=form, tools=(_tool(),))
+    def _forms(self, *, null_content: bool) -> list[Form]:
+        parts = self._form.content_parts
+        return [Form("object", null_content, parts), Form("text", null_content, parts)]
+
+    def _tool_traits(self, plain: Traits, form: Form, call_id: str) -> Traits:
+        self._form = form
         first, second = _call(call_id, _VALUE), _call(call_id[:-1] + "z", f"{_VALUE}2")
         calls = _called(call_id)
         both = [_USER, calls[1]._replace(calls=(first, second)), calls[2], calls[2]._replace(call_id=second.id)]
         beside = [_USER, calls[1]._replace(content=_ANSWERED), calls[2]]
         reasoned = [_USER, calls[1]._replace(content=_ANSWERED, reasoning=_THOUGHT), calls[2]]
         worded = [_USER, calls[1]._replace(calls=(ToolCall(call_id, _TOOL, _VALUE),)), calls[2]]
-        text_beside_calls = self._shows(beside, _ANSWERED, _VALUE, ask=ask)
+        text_beside_calls = self._shows(beside, _ANSWERED, _VALUE)
         return plain._replace(
-            accepts_user_after_tool=self._shows([*calls, _NEXT], _RESULT, _AGAIN, ask=ask),
-            parallel_calls=self._shows(both, _VALUE, f"{_VALUE}2", ask=ask),
+            accepts_user_after_tool=self._shows([*calls, _NEXT], _RESULT, _AGAIN),
+            parallel_calls=self._shows(both, _VALUE, f"{_VALUE}2"),
             text_beside_calls=text_beside_calls,
-            thinking_beside_calls=not text_beside_calls or self._shows(reasoned, _ANSWERED, _VALUE, ask=ask),
-            renders_call_ids=_tells(self._text(calls, ask), call_id),
+            thinking_beside_calls=not text_beside_calls or self._shows(reasoned, _ANSWERED, _VALUE),
+            renders_call_ids=_tells(self._text(calls), call_id),
             short_call_ids=call_id == _SHORT_ID,
-            calls=form,
-            text_arguments=self._shows(worded, _TOOL, _VALUE, ask=ask),
+            form=form,
+            text_arguments=self._shows(worded, _TOOL, _VALUE),
         )
 
-    def _shows(self, turns: Sequence[Turn], *words: str, ask: Ask | None = None) -> bool:
+    def _shows(self, turns: Sequence[Turn], *words: str) -> bool:
         """Whether all of `words` are rendered, in this order."""
-        return _tells(self._text(turns, ask or Ask()), *words)
+        return _tells(self._text(turns), *words)
 
-    def _text(self, turns: Sequence[Turn], ask: Ask) -> str | None:
+    def _text(self, turns: Sequence[Turn], **asked: Any) -> str | None:
+        """What is rendered; None where that is refused."""
         try:
-            return self._template.render(turns, ask)
+            return self._template.render(turns, Ask(**{"form": self._form, **asked}))
         except InvalidRequest:
             return None
 

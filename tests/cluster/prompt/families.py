@@ -1,4 +1,4 @@
-"""Chat templates in the manner of eight model families, written for these tests, each with the trouble it makes."""
+"""Chat templates in the manner of model families, written for these tests, each with the trouble it makes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tokenizers import AddedToken, Tokenizer
 
-from cluster.prompt.template import CallForm
+from cluster.prompt.template import Form
 from cluster.prompt.traits import Traits
 
 if TYPE_CHECKING:
@@ -72,8 +72,14 @@ _TOOLS_FIRST = _CHATML_HEAD.replace(
 
 CHATML = Family(
     "chatml",
-    _SYSTEM_FIRST + _CHATML_TURNS.replace("SYSTEM_ONLY_FIRST", "true"),
-    Traits(accepts_inline_system=False),
+    """
+{%- if reasoning_effort is defined and reasoning_effort not in ('low', 'medium', 'xhigh') -%}
+{{ raise_exception('Unexpected effort') }}
+{%- endif -%}
+"""
+    + _SYSTEM_FIRST
+    + _CHATML_TURNS.replace("SYSTEM_ONLY_FIRST", "true"),
+    Traits(accepts_inline_system=False, efforts=("low", "medium", "xhigh")),
     ("<|im_start|>", "<|im_end|>"),
 )
 TOOLS_FIRST = Family(
@@ -191,7 +197,7 @@ R1 = Family(
         text_beside_calls=False,
         keeps_thinking=False,
         thinking_switch=False,
-        calls=CallForm("text", null_content=True),
+        form=Form("text", null_content=True),
     ),
     ("<|User|>", "<|Assistant|>", "<|call|>", "<|call_end|>", "<|output|>", "<|output_end|>", "</s>", "<s>"),
 )
@@ -300,12 +306,27 @@ CHANNELS = Family(
         thinking_beside_calls=False,
         keeps_thinking=False,
         thinking_switch=False,
+        efforts=("low", "medium", "high"),
     ),
     ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|call|>"),
     forgets_thoughts=True,
 )
 
-FAMILIES = (CHATML, TOOLS_FIRST, CHATML_FORGETFUL, LLAMA, MISTRAL, R1, GEMMA, GLM, CHANNELS)
+PARTS = Family(
+    "parts",
+    """
+{%- for m in messages -%}
+{{ '<|im_start|>' ~ m.role ~ ':' }}
+{%- for part in m.content -%}{%- if part.type == 'text' -%}{{ part.text }}{%- endif -%}{%- endfor -%}
+{{ '<|im_end|>\\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<|im_start|>assistant:' }}{%- endif -%}
+""",
+    Traits(supports_tools=False, keeps_thinking=False, thinking_switch=False, form=Form(content_parts=True)),
+    CHATML.marks,
+)
+
+FAMILIES = (CHATML, TOOLS_FIRST, CHATML_FORGETFUL, LLAMA, MISTRAL, R1, GEMMA, GLM, CHANNELS, PARTS)
 
 
 def write_family(family: Family, folder: Path, tiny_model: Path, *, special: bool = True) -> Path:

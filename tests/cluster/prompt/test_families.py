@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
+from msgspec.structs import replace
 
 from cluster.models.chat_template import JinjaChatTemplate
 from cluster.models.served import fitted
 from cluster.prompt.canonical import Canonicaliser, Rules
 from cluster.prompt.conversation import Text, Thinking, ToolCall, ToolResult
+from cluster.prompt.fitting import nearest_effort
 from cluster.prompt.template import render
-from cluster.prompt.traits import probe
+from cluster.prompt.traits import EFFORTS, probe
 from router.errors import ModelUnusable
 from tests.cluster.prompt.conversations import PLOT, READ, conversation, tasks
 from tests.cluster.prompt.families import CHATML, FAMILIES, GLM, Family, write_family
@@ -128,6 +130,27 @@ def test_thinking_is_dropped_only_where_the_model_is_configured_so(tiny_model: P
         template = JinjaChatTemplate(write_family(family, tmp_path / family.name, tiny_model))
         assert "Hmm." in render(request, fitted(template, Rules()))
     assert "Hmm." not in render(request, fitted(JinjaChatTemplate(tmp_path / "chatml"), Rules(keep_thinking=False)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken"), [("high", "xhigh"), ("minimal", "low"), ("max", "xhigh"), ("medium", "medium"), ("9", "")]
+)
+def test_an_effort_that_a_template_does_not_take_is_the_nearest_one_that_it_does(asked: str, taken: str) -> None:
+    assert nearest_effort(asked, CHATML.traits.efforts) == taken
+    assert nearest_effort(asked, ()) == ""
+
+
+def test_no_wish_for_effort_ends_a_session(templates: Mapping[str, FittedTemplate]) -> None:
+    for effort in (*EFFORTS, "none", "</s>"):
+        for template in templates.values():
+            prompt(replace(with_results(), effort=effort), template)
+    assert "Reasoning: high" in prompt(replace(with_results(), effort="max"), templates["channels"])
+
+
+def test_a_template_that_drops_what_users_say_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    deaf = CHATML._replace(template="{{ messages | length }}")
+    with pytest.raises(ModelUnusable, match="what a user says is not in the prompt"):
+        fitted(JinjaChatTemplate(write_family(deaf, tmp_path, tiny_model)), Rules())
 
 
 def test_native_system_messages_need_a_template_that_takes_them(tiny_model: Path, tmp_path: Path) -> None:
