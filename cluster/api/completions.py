@@ -5,6 +5,7 @@ Nothing is ever changed in such a prompt: no rule is applied, no template, and a
 
 from __future__ import annotations
 
+import re
 from array import array
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -13,8 +14,14 @@ import msgspec
 from cluster.api import body as fields_of
 from cluster.api import sampling
 from cluster.prompt.conversation import Conversation, Hints
-from router.errors import InvalidRequest
-from router.limits import MAX_CHOICES, MAX_COMPLETION_LOGPROBS, MAX_TOKEN_ID
+from router.errors import InvalidRequest, RequestTooLarge
+from router.limits import (
+    INLINE_BODY_BYTES,
+    MAX_CHOICES,
+    MAX_COMPLETION_LOGPROBS,
+    MAX_PROMPT_TOKENS,
+    MAX_TOKEN_ID,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +38,7 @@ KNOWN: Final = fields_of.Known(
 )
 DEFAULT_MAX_TOKENS: Final = 16  # the protocol's own
 _Token = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
-_Prompt = str | list[str | _Token | list[_Token]]
+_FIRST: Final = re.compile(rb"\s*\[\s*(.)")  # of a list: what it begins with
 
 
 def parse_completion(body: bytes) -> Conversation:
@@ -55,19 +62,32 @@ def parse_completion(body: bytes) -> Conversation:
 
 
 def _prompts(fields: Fields) -> tuple[str | bytes, ...]:
-    """One prompt or several, each as text or as tokens."""
-    given: str | list[str | int | list[int]] = fields_of.required(fields, "prompt", _Prompt)
-    if isinstance(given, str):
-        return (_checked(given, "prompt"),)
-    kinds = set(map(type, given))
-    if len(kinds) > 1:
-        raise InvalidRequest("prompt: texts and tokens cannot be mixed")
-    if kinds == {int}:
-        return (_packed([token for token in given if isinstance(token, int)]),)
-    if not 0 < len(given) <= MAX_CHOICES:
-        raise InvalidRequest(f"prompt: must be between 1 and {MAX_CHOICES} prompts")
-    texts = [one if isinstance(one, str) else _packed(one) for one in given if not isinstance(one, int)]
-    return tuple(_checked(text, f"prompt[{i}]") for i, text in enumerate(texts))
+    """One prompt or several, each as text or as tokens: all are what the first one is."""
+    raw = fields.get("prompt", b"")
+    first = _FIRST.match(raw)
+    if first is None:
+        return (_checked(fields_of.required(fields, "prompt", str), "prompt"),)
+    if first[1] == b'"':
+        if len(raw) > INLINE_BODY_BYTES and _count_strings(bytes(raw)) > MAX_CHOICES:
+            raise InvalidRequest(f"prompt: more than {MAX_CHOICES} prompts")
+        return _all_checked(fields_of.required(fields, "prompt", list[str]))
+    if bytes(raw).count(b",") >= MAX_PROMPT_TOKENS:
+        raise RequestTooLarge(f"prompt: more than {MAX_PROMPT_TOKENS} tokens")
+    if first[1] == b"[":
+        lists: list[list[int]] = fields_of.required(fields, "prompt", list[list[_Token]])
+        return _all_checked(list(map(_packed, lists)))
+    return _all_checked([_packed(fields_of.required(fields, "prompt", list[_Token]))])
+
+
+def _count_strings(data: bytes) -> int:
+    """How many strings a JSON value holds, without making them."""
+    return data.replace(b"\\\\", b"").replace(b'\\"', b"").count(b'"') // 2
+
+
+def _all_checked(prompts: Sequence[str | bytes]) -> tuple[str | bytes, ...]:
+    if len(prompts) > MAX_CHOICES:
+        raise InvalidRequest(f"prompt: more than {MAX_CHOICES} prompts")
+    return tuple(_checked(prompt, f"prompt[{i}]") for i, prompt in enumerate(prompts))
 
 
 def _checked(prompt: str | bytes, path: str) -> str | bytes:

@@ -9,7 +9,7 @@ import msgspec
 from cluster.api import body as fields_of
 from cluster.prompt.conversation import Limits
 from router.errors import InvalidRequest
-from router.limits import MAX_CHOICES, MAX_HINT_CHARS, MAX_LOGIT_BIAS_TOKENS, MAX_TOKEN_ID
+from router.limits import MAX_CHOICES, MAX_HINT_CHARS, MAX_LOGIT_BIAS_TOKENS, MAX_SAMPLING_FIELD_BYTES, MAX_TOKEN_ID
 
 if TYPE_CHECKING:
     from cluster.api.body import Fields
@@ -38,6 +38,9 @@ class StreamOptions(msgspec.Struct):
 
 def limits_of(fields: Fields, *, max_tokens: int | None, logprobs: int | None) -> Limits:
     """The checked wishes. Raises `InvalidRequest` that names the first one out of its bounds."""
+    for name in SAMPLING_FIELDS & fields.keys():
+        if memoryview(fields[name]).nbytes > MAX_SAMPLING_FIELD_BYTES:
+            raise InvalidRequest(f"{name}: more than {MAX_SAMPLING_FIELD_BYTES} bytes")
     top_p = _number(fields, "top_p", low=0, high=1)
     top_k: int | None = fields_of.optional(fields, "top_k", int)
     seed: int | None = fields_of.optional(fields, "seed", int)

@@ -27,6 +27,9 @@ from router.limits import (
     MAX_BLOCKS_PER_MESSAGE,
     MAX_CHOICES,
     MAX_LOGIT_BIAS_TOKENS,
+    MAX_SAMPLING_FIELD_BYTES,
+    MAX_STOP_SEQUENCE_CHARS,
+    MAX_STOP_SEQUENCES,
     MAX_TOKEN_ID,
     MAX_TOOLS,
     MAX_TOP_LOGPROBS,
@@ -398,6 +401,17 @@ def test_max_logit_bias_tokens_stops_a_flood_of_biases() -> None:
     assert len(parse_chat(body(logit_bias=biases)).limits.logit_bias) == MAX_LOGIT_BIAS_TOKENS
     with pytest.raises(InvalidRequest, match=f"logit_bias: more than {MAX_LOGIT_BIAS_TOKENS} tokens"):
         parse_chat(body(logit_bias={**biases, "9999": 1}))
+
+
+def test_max_sampling_field_bytes_stops_floods_before_they_are_read() -> None:
+    """MAX_SAMPLING_FIELD_BYTES hold every wish that is within the other limits."""
+    longest = ["\U0001f600" * MAX_STOP_SEQUENCE_CHARS] * MAX_STOP_SEQUENCES
+    biases = {str(MAX_TOKEN_ID - i): -99.87654321 for i in range(MAX_LOGIT_BIAS_TOKENS)}
+    read = parse_chat(body(stop=longest, logit_bias=biases)).limits
+    assert (len(read.stop), len(read.logit_bias)) == (MAX_STOP_SEQUENCES, MAX_LOGIT_BIAS_TOKENS)
+    for flood in ({"stop": ["a"] * MAX_SAMPLING_FIELD_BYTES}, {"logit_bias": {str(i): 1 for i in range(10_000)}}):
+        with pytest.raises(InvalidRequest, match=f"more than {MAX_SAMPLING_FIELD_BYTES} bytes"):
+            parse_chat(body(**flood))
 
 
 def test_max_token_id_stops_ids_that_no_engine_can_hold() -> None:

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cluster.api import body as fields_of
+from cluster.api import completions
 from cluster.api.completions import parse_completion
 from cluster.api.completions_reply import COMPLETIONS, CompletionsReply
 from cluster.api.dialect import Answer, AnswerId
@@ -16,8 +18,8 @@ from cluster.output.assembly import Ending, Piece, ScoredToken, Usage
 from cluster.output.events import TextDelta
 from cluster.prompt.canonical import Canonicaliser, Rules
 from cluster.prompt.conversation import Conversation, Limits, Text
-from router.errors import ClientError, InvalidRequest
-from router.limits import MAX_CHOICES, MAX_COMPLETION_LOGPROBS, MAX_TOKEN_ID
+from router.errors import ClientError, InvalidRequest, RequestTooLarge
+from router.limits import INLINE_BODY_BYTES, MAX_CHOICES, MAX_COMPLETION_LOGPROBS, MAX_TOKEN_ID
 from tests.cluster.api.streams import Told, data_of, told
 from tests.cluster.support import packed
 
@@ -68,17 +70,18 @@ def test_hints_streaming_and_unknown_fields_are_read() -> None:
 
 
 REFUSED = [
-    ({"prompt": None}, "prompt: Expected `str | array`, got `null`"),
+    ({"prompt": None}, "prompt: Expected `str`, got `null`"),
     ({"prompt": ""}, "prompt: there is nothing to continue in an empty prompt"),
-    ({"prompt": []}, "prompt: must be between 1 and 128 prompts"),
+    ({"prompt": []}, "prompt[0]: there is nothing to continue in an empty prompt"),
     ({"prompt": ["a", ""]}, "prompt[1]: there is nothing to continue"),
     ({"prompt": [[1], []]}, "prompt[1]: there is nothing to continue"),
-    ({"prompt": ["a", 1]}, "prompt: texts and tokens cannot be mixed"),
-    ({"prompt": [[1], 1]}, "prompt: texts and tokens cannot be mixed"),
+    ({"prompt": ["a", 1]}, "prompt[1]: Expected `str`, got `int`"),
+    ({"prompt": [1, "a"]}, "prompt[1]: Expected `int`, got `str`"),
+    ({"prompt": [[1], 1]}, "prompt[1]: Expected `array`, got `int`"),
     ({"prompt": [-1]}, "prompt[0]: Expected `int` >= 0"),
-    ({"prompt": [True]}, "prompt[0]: Expected `int | str | array`, got `bool`"),
+    ({"prompt": [True]}, "prompt[0]: Expected `int`, got `bool`"),
     ({"prompt": [[0.5]]}, "prompt[0][0]: Expected `int`, got `float`"),
-    ({"prompt": {"text": "a"}}, "prompt: Expected `str | array`, got `object`"),
+    ({"prompt": {"text": "a"}}, "prompt: Expected `str`, got `object`"),
     ({"echo": True}, "echo: not supported yet"),
     ({"suffix": "end"}, "suffix: not supported yet"),
     ({"best_of": 3}, "best_of: not supported yet"),
@@ -102,6 +105,22 @@ def test_max_choices_stops_prompts_times_choices_from_taking_every_slot() -> Non
     for fields in ({"prompt": ["a"] * (MAX_CHOICES + 1)}, {"prompt": ["a"] * (MAX_CHOICES // 2 + 1), "n": 2}):
         with pytest.raises(InvalidRequest, match=f"{MAX_CHOICES}"):
             parse_completion(body(**fields))
+
+
+def test_floods_of_prompts_and_tokens_are_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MAX_PROMPT_TOKENS commas are too many wherever they stand; MAX_CHOICES strings are told from text with quotes."""
+    monkeypatch.setattr(completions, "MAX_PROMPT_TOKENS", 100)
+    assert parse_completion(body(prompt=[1] * 100)).prompts == (packed([1] * 100),)
+    quotes = 'say "a", "b" \\" ' * INLINE_BODY_BYTES
+    assert parse_completion(body(prompt=[quotes, quotes])).prompts == (quotes, quotes)
+    seen: list[Any] = []
+    monkeypatch.setattr(fields_of, "required", lambda *found: seen.append(found))
+    for flood in ([1] * 101, [[1]] * 101, [[1, 2]] * 51):
+        with pytest.raises(RequestTooLarge, match="prompt: more than 100 tokens"):
+            parse_completion(body(prompt=flood))
+    with pytest.raises(InvalidRequest, match=f"prompt: more than {MAX_CHOICES} prompts"):
+        parse_completion(body(prompt=["a"] * INLINE_BODY_BYTES))
+    assert seen == []
 
 
 def test_max_token_id_stops_tokens_that_no_engine_can_hold() -> None:
