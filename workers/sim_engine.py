@@ -10,6 +10,7 @@ import json
 import time
 from array import array
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -18,11 +19,11 @@ from router.errors import InvalidRequest, ModelUnusable, ReplicaDied
 from router.limits import ENGINE_PENDING_BATCHES
 from workers.answers import Answers, Speech
 from workers.engine import EngineInfo, EngineLoad, EventBatch, TokenDelta, TokenLogprob
+from workers.journal import Journal
 from workers.simulator import SimParameters, Simulator
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-    from pathlib import Path
 
     from workers.answers import Said
     from workers.engine import Generation
@@ -57,6 +58,7 @@ class SimEngine:
         pace = {name: getattr(parameters, name) / speed for name in _PACE}
         self._simulator = Simulator(msgspec.structs.replace(parameters, **pace))
         self._speech = speech
+        self._journal: Journal | None = None
         self._clock = clock
         self._sleep = sleep
         self._ids = itertools.count()
@@ -70,8 +72,8 @@ class SimEngine:
     @classmethod
     def from_settings(cls, model: str, path: Path, engine_args: dict[str, Any]) -> SimEngine:
         """An engine in the place of the model at `path`: its context window, its vocabulary, its end token.
-        `engine_args` are `SimParameters`, `speed` and `answers`, and win. Raises msgspec.ValidationError for anything
-        else, `ModelUnusable` for answers without a tokenizer.json."""
+        `engine_args` are `SimParameters`, `speed`, `answers` and `journal` (a path), and win. Raises
+        msgspec.ValidationError for anything else, `ModelUnusable` for answers without a tokenizer.json."""
         defaults: dict[str, Any] = {}
         config_file = path / "config.json"
         if config_file.is_file():
@@ -83,12 +85,16 @@ class SimEngine:
         settings = defaults | engine_args
         speed = float(settings.pop("speed", 1.0))
         answers = msgspec.convert(settings.pop("answers", ()), Answers)
+        journal = msgspec.convert(settings.pop("journal", None), str | None)
         parameters = msgspec.convert(settings, SimParameters)
         codec = _ModelCodec(path / "tokenizer.json")
         if answers and not codec.is_there:
             raise ModelUnusable(f"scripted answers need the model's tokenizer: {path} has no tokenizer.json")
         speech = Speech(codec, answers, eos_token=parameters.eos_token) if codec.is_there else None
-        return cls(model=model, parameters=parameters, speed=speed, speech=speech)
+        engine = cls(model=model, parameters=parameters, speed=speed, speech=speech)
+        if journal is not None:
+            engine.keep_journal(Path(journal))
+        return engine
 
     def __repr__(self) -> str:
         return f"<SimEngine {self._simulator!r}>"
@@ -104,8 +110,13 @@ class SimEngine:
         """Say what the next request, or the next with this prompt, generates; see `Simulator.script`."""
         self._simulator.script(output, prompt=prompt)
 
+    def keep_journal(self, file: Path) -> None:
+        """Append a line for every request from now on; see `Journal`."""
+        self._journal = Journal(file, self._clock)
+
     async def generate(self, generation: Generation) -> AsyncIterator[TokenDelta]:
         self._check_alive()
+        arrived_s = self._clock()
         request_id = f"{generation.request_id}-{next(self._ids)}"  # ids may repeat, as they may in vLLM
         said = self._said(generation)
         if said is not None and said.stall_s:
@@ -114,6 +125,8 @@ class SimEngine:
         script = None if said is None else said.script
         self._simulator.submit(msgspec.structs.replace(generation, request_id=request_id), script)
         stream = self._streams[request_id] = asyncio.Queue()
+        if self._journal is not None:
+            self._journal.arrived(request_id, generation.request_id, arrived_s)
         self._work.set()
         try:
             while True:
@@ -129,6 +142,8 @@ class SimEngine:
         finally:
             del self._streams[request_id]
             self._simulator.abort(request_id)
+            if self._journal is not None:
+                self._journal.left(request_id)
 
     async def events(self) -> AsyncIterator[EventBatch]:
         while not self._has_ended:
@@ -202,6 +217,8 @@ class SimEngine:
             for delta in result.deltas:
                 if delta.request_id in self._streams:
                     self._streams[delta.request_id].put_nowait(delta)
+                    if self._journal is not None:
+                        self._journal.made_token(delta.request_id)
 
 
 class _ModelCodec:

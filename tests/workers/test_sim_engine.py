@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from router.errors import InvalidRequest, KvistBug, ModelUnusable, ReplicaDied
 from workers.engine import EngineInfo, Generation, Sampling, Structured, TokenDelta
+from workers.journal import Journey, read_journal
 from workers.sim_engine import SimEngine
 from workers.simulator import SimParameters
 
@@ -55,6 +56,16 @@ class ManualTime:
     async def sleep(self, seconds: float) -> None:
         self.now += seconds
         await asyncio.sleep(0)
+
+
+def test_a_journal_tells_when_requests_arrived_and_tokens_were_made(tmp_path: Path) -> None:
+    """One line for each request when it leaves, by the engine's clock."""
+    time, journal = ManualTime(), tmp_path / "journal"
+    parameters = msgspec.structs.replace(SMALL, step_s=1.0, prefill_token_s=0.0, decode_s=0.0)
+    engine = SimEngine(model="m", parameters=parameters, clock=time.clock, sleep=time.sleep)
+    engine.keep_journal(journal)
+    run(engine, collect(engine, generation([1, 2, 3])))
+    assert read_journal(journal) == [Journey("a", 100.0, 101.0, 103.0, 3)]
 
 
 def test_engine_time_passes_on_the_injected_clock() -> None:
