@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 from array import array
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cluster.models.chat_template import JinjaChatTemplate, NoChatTemplate
@@ -24,7 +25,7 @@ from cluster.prompt.fitting import FittedTemplate
 from cluster.prompt.literal import NO_MARKS, LiteralMarks
 from cluster.prompt.segments import Segmenter
 from cluster.prompt.template import Ask, Encoder, Turn, chars_of, render
-from cluster.prompt.tool_text import HOW_TO_CALL
+from cluster.prompt.tool_text import TOLD_PARSER
 from cluster.prompt.traits import probe
 from cluster.prompt.turns import TurnMemory
 from router.errors import InvalidRequest, ModelUnusable, RequestTooLarge
@@ -225,15 +226,15 @@ def load_model(
     """Read tokenizer and chat template from a model folder. Raises `ModelUnusable` with a plain reason."""
     template, tokenizer = template_of(folder), HfTokenizer(folder)
     fitting = fitted(template, rules, marks_of(template, tokenizer, rules))
-    # A model that is told in text how to call answers so.
-    form = template.source if fitting.traits.supports_tools else template.source + HOW_TO_CALL
+    if not fitting.traits.supports_tools and parsers.tool_parser == AUTOMATIC.tool_parser and find_spec("vllm"):
+        parsers = parsers._replace(tool_parser=TOLD_PARSER)  # it is told in text how to call, whatever it once learnt
     return ServedModel(
         name=name,
         max_model_len=max_model_len,
         rules=rules,
         template=fitting,
         tokenizer=tokenizer,
-        parsers=parsers_of(folder, parsers, template=form, specials=tokenizer.specials()),
+        parsers=parsers_of(folder, parsers, template=template.source, specials=tokenizer.specials()),
     )
 
 

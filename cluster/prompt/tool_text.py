@@ -1,6 +1,6 @@
 """Tools for a template that knows none: the list as system text, calls and results as text in tags.
 
-The tags are those that most open models were trained on; the parser of such answers is known by them too.
+The tags are those that most open models were trained on.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from cluster.prompt.conversation import Tool, ToolCall
 
+TOLD_PARSER: Final = "hermes"  # vLLM's name of what reads such answers
 _HEAD: Final = "You can call these functions. Each line between the tags describes one, as JSON:\n<tools>"
-HOW_TO_CALL: Final = (
+_TAIL: Final = (
     "</tools>\n\nTo call one, answer with its name and arguments as JSON between tags of their own:\n"
     '<tool_call>\n{"name": "the function", "arguments": {"the parameter": "its value"}}\n</tool_call>'
 )
@@ -27,7 +28,7 @@ def tools_as_text(tools: Sequence[Tool]) -> str:
     if not tools:
         return ""
     return "\n".join(
-        [_HEAD, *(dumps({"type": "function", "function": function_of(tool)}) for tool in tools), HOW_TO_CALL]
+        [_HEAD, *(dumps({"type": "function", "function": function_of(tool)}) for tool in tools), _TAIL]
     )
 
 

@@ -15,7 +15,7 @@ from cluster.models.chat_template import JinjaChatTemplate
 from cluster.models.served import load_model
 from cluster.models.tokenizer import HfTokenizer
 from cluster.prompt.canonical import Rules
-from cluster.prompt.conversation import Conversation, Message, Text
+from cluster.prompt.conversation import Conversation, Message, Text, Tool
 from cluster.prompt.template import Ask, Turn
 from router.errors import InvalidRequest, ModelUnusable
 from router.limits import INLINE_BODY_BYTES, INLINE_PROMPT_CHARS
@@ -167,3 +167,20 @@ def test_long_prompts_are_rendered_and_encoded_off_the_loop(
     assert asyncio.run(tokens()) == packed(whole.encode(prompt, add_special_tokens=False).ids)
     assert (threads == [threading.main_thread()]) == (text == "short")
     assert repr(model) == "ServedModel(tiny, 64 tokens)"
+
+
+def test_a_model_whose_template_knows_no_tools_is_told_of_them_and_read_by_their_tags(folder: Path) -> None:
+    configure(
+        folder, chat_template="{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<｜tool▁call▁begin｜>"
+    )
+    (folder / "config.json").write_text("{}")
+    model = load_model(folder, name="m", max_model_len=64, rules=Rules())
+    conversation = Conversation(
+        api="chat",
+        model="m",
+        messages=(Message("user", (Text("Hi"),)),),
+        tools=(Tool(name="read", description="Reads."),),
+    )
+    assert '<tools>\n{"type": "function", "function": {"name": "read"' in asyncio.run(model.prompt(conversation))
+    assert model._parsers is not None
+    assert model._parsers.names.tool_parser == "hermes"
