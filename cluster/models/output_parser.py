@@ -1,30 +1,25 @@
-"""Reasoning and calls in generated text, read by vLLM's parsers: the one place that calls them.
-
-They are imported with the first parser that is made or by `ParserFamily.warm`, whichever comes first, because that
-takes seconds and half a gigabyte.
-"""
+"""Reasoning and calls in generated text, read by vLLM's parsers: the one place that calls them."""
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import uuid
 from array import array
 from importlib.util import find_spec
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from cluster.models.parser_kinds import ParserKind, load_tokenizer
 from cluster.models.parser_request import chat_request, form_request
-from cluster.output.families import AUTOMATIC, Family, call_marks, family_of, settled
+from cluster.output.families import AUTOMATIC, Family, family_of, settled
 from cluster.output.narrator import CallPiece, Narrator, Parsed
 from router.errors import ModelUnusable
 from router.hashing import BYTES_PER_TOKEN
 from workers.engine import Structured
-from workers.vllm_engine import ENVIRONMENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from cluster.output.events import Event
@@ -33,8 +28,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ray.serve")
 
 _TAIL_TOKENS: Final = 64  # of the prompt, in which a parser may look for the beginning of reasoning
-_HARMONY: Final = frozenset({"openai", "openai_gptoss"})
-_THINKING: Final = {"enable_thinking": True, "thinking": True}
 
 
 def parsers_of(folder: Path, wanted: Family, *, template: str, specials: Mapping[int, str]) -> ParserFamily | None:
@@ -51,20 +44,31 @@ def parsers_of(folder: Path, wanted: Family, *, template: str, specials: Mapping
             raise ModelUnusable("tool_parser and reasoning_parser need vLLM where the ingress runs: install it")
         logger.warning("vLLM is not installed here: calls and reasoning of %s are served as text", folder.name)
         return None
-    return ParserFamily(folder, family, specials)
+    ends = _end_tokens(folder)
+    return ParserFamily(folder, family, {token: text for token, text in specials.items() if token not in ends})
+
+
+def _end_tokens(folder: Path) -> set[int]:
+    """What ends an answer is never part of it."""
+    ends: set[int] = set()
+    for file in (folder / "config.json", folder / "generation_config.json"):
+        said = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
+        ends |= {said} if isinstance(said, int) else set(said or ())
+    return ends
 
 
 class ParserFamily:
     """The parsers of one model. Made at load, cheaply; safe to use from threads."""
 
     def __init__(self, folder: Path, family: Family, specials: Mapping[int, str]) -> None:
-        """`specials` are the texts of the model's special tokens."""
+        """`specials` are the texts of special tokens that an answer may hold: those that parsers know are shown to
+        them, all others are no text."""
         self.names = family
         self._folder = folder
         self._specials = specials
         self._lock = Lock()
         self._tokenizer: Any = None
-        self._kinds: dict[Family, _Kind] = {}
+        self._kinds: dict[Family, ParserKind] = {}
 
     def warm(self) -> None:
         """Import what requests will need, and check it. Takes seconds: call it in a thread. Raises `ModelUnusable`."""
@@ -74,7 +78,8 @@ class ParserFamily:
         """What reads one answer to `prompt` (packed u32), which this conversation was rendered to."""
         calls = bool(conversation.tools) and conversation.tool_choice.mode != "none"
         kind = self._kind(self.names if calls else self.names._replace(tool_parser=None))
-        return VllmParser(kind, chat_request(conversation, calls=calls), prompt)
+        may_think = conversation.thinking != "off"
+        return VllmParser(kind, chat_request(conversation, calls=calls), prompt, may_think=may_think)
 
     def form_of_calls(self, conversation: Conversation) -> Structured | None:
         """The form that this family's calls must have by the client's choice; None where none can be asked for."""
@@ -91,71 +96,28 @@ class ParserFamily:
         kind = self._kind(self.names)
         return kind.think_end if kind.think_start and kind.tail_of(_tail(prompt)).endswith(kind.think_start) else ""
 
-    def _kind(self, family: Family) -> _Kind:
+    def _kind(self, family: Family) -> ParserKind:
         with self._lock:
             if family not in self._kinds:
                 try:
                     if self._tokenizer is None:
-                        self._tokenizer = _tokenizer(self._folder)
-                    self._kinds[family] = _Kind(family, self._tokenizer, self._specials)
+                        self._tokenizer = load_tokenizer(self._folder)
+                    self._kinds[family] = ParserKind(family, self._tokenizer, self._specials)
                 except Exception as fault:
                     names = " and ".join(name for name in family if name)
                     raise ModelUnusable(f"the parsers {names} do not fit {self._folder}: {fault}") from fault
             return self._kinds[family]
 
 
-class _Kind:
-    """One pair of parsers over one tokenizer, and the texts that they take away."""
-
-    def __init__(self, family: Family, tokenizer: Any, specials: Mapping[int, str]) -> None:
-        self._tokenizer = tokenizer
-        self._combined = _parser_class(family)
-        self._calls_only = _parser_class(family._replace(reasoning_parser=None))
-        self._strict = _parser_class(family._replace(reasoning_parser=None), strict_level="function")
-        self.has_reasoning = family.reasoning_parser is not None
-        self.marks = call_marks(family.tool_parser)
-        reasoning = self._trial(self._combined).reasoning_parser if self.has_reasoning else None
-        self.think_start = str(getattr(reasoning, "reasoning_start_str", None) or "")
-        self.think_end = str(getattr(reasoning, "reasoning_end_str", None) or "")
-        texts = {self.think_start, self.think_end}
-        if self.marks is not None:
-            texts |= {*self.marks.opens, self.marks.close}
-        for cls in (self._combined, self._calls_only):
-            texts |= set(_texts_of(self._trial(cls))) if cls is not None else set()
-        self.specials = {token: text for token, text in specials.items() if text in texts}
-        self.framing = tuple({self.think_start, self.think_end, *self.specials.values()} - {""})
-        self._ids = {text: token for token, text in specials.items()} | dict(tokenizer.get_added_vocab())
-
-    def new(self, request: Any, *, thinking: bool) -> Any:
-        """A parser for the beginning of an answer, with reasoning in it or without; None where all is text."""
-        cls = self._combined if thinking else self._calls_only
-        wishes = dict(_THINKING) if thinking else {}
-        return None if cls is None else cls(self._tokenizer, request.tools, chat_template_kwargs=wishes)
-
-    def strict(self, request: Any) -> Any:
-        """A parser that asks for a form wherever its family's calls have one that an engine can be held to."""
-        return self._strict(self._tokenizer, request.tools)
-
-    def tail_of(self, prompt: Sequence[int]) -> str:
-        """The text of a prompt's last tokens, without white space at the end."""
-        return str(self._tokenizer.decode(prompt, skip_special_tokens=False)).rstrip()
-
-    def tokens_of(self, mark: str) -> list[int]:
-        """The token that is this mark, if one is."""
-        return [self._ids[mark]] if mark in self._ids else []
-
-    def _trial(self, cls: Any) -> Any:
-        return cls(self._tokenizer, chat_template_kwargs=dict(_THINKING))
-
-
 class VllmParser:
     """An `OutputParser` over vLLM's parsers, which are fed one token at a time.
 
     Whether an answer begins with reasoning is decided here, once: its prompt ends in the mark that opens it, or the
-    answer begins with that mark. A parser that fails is not asked again: what it had not said, and the rest, is text.
+    answer begins with that mark; in a family without one the parser finds out if it `may_think`. A parser that fails is
+    not asked again: what it had not said, and the rest, is text.
     """
 
-    def __init__(self, kind: _Kind, request: Any, prompt: bytes) -> None:
+    def __init__(self, kind: ParserKind, request: Any, prompt: bytes, *, may_think: bool) -> None:
         self._kind = kind
         self._request = request
         self._narrator = Narrator(kind.marks, kind.framing)
@@ -164,9 +126,10 @@ class VllmParser:
         self._waiting: list[tuple[str, int]] | None = None  # until it is known whether the answer begins with reasoning
         self._opened = False
         self._failed = False
+        self._said: Literal["reasoning", "content"] | None = None  # by this parser, last
         tail = _tail(prompt)
         if not kind.think_start:
-            self._begin(thinking=kind.has_reasoning)
+            self._begin(thinking=kind.has_reasoning and may_think)
         elif kind.tail_of(tail).endswith(kind.think_start):
             self._opened, self._prompt = True, tail
             self._begin(thinking=True)
@@ -209,6 +172,7 @@ class VllmParser:
         return [event for text, token in waited for event in self._feed(text, [token])]
 
     def _begin(self, *, thinking: bool) -> None:
+        self._said = None
         self._parser = self._kind.new(self._request, thinking=thinking)
 
     def _begin_again(self) -> None:
@@ -217,6 +181,10 @@ class VllmParser:
         self._begin(thinking=False)
 
     def _feed(self, text: str, tokens: list[int]) -> list[Event]:
+        if self._said is not None and self._narrator.is_settled and not self._may_hold_mark(text):
+            # A parser reads all that it was ever given again and again: it need not see what it would only pass on.
+            passed = Parsed(reasoning=text) if self._said == "reasoning" else Parsed(content=text)
+            return self._narrator.tell(text, passed)
         events: list[Event] = []
         while text:
             if self._failed:
@@ -228,11 +196,15 @@ class VllmParser:
             if end:
                 events += self._narrator.end_region()
                 self._begin_again()
-            elif begun := self._narrator.reopened():
+            elif begun := self._narrator.reopened(events):
                 self._begin_again()
                 events += self._fed(begun, [], is_held=True)
         self._opened &= not events
         return events
+
+    def _may_hold_mark(self, text: str) -> bool:
+        firsts = self._kind.first_of_marks
+        return not firsts or any(char in text for char in firsts)
 
     def _fed(self, text: str, tokens: list[int], *, is_held: bool = False, finished: bool = False) -> list[Event]:
         news = "" if is_held else text
@@ -251,7 +223,12 @@ class VllmParser:
         delta = self._parser.parse_delta(text, tokens, self._request, prompt_token_ids=prompt, finished=finished)
         if delta is None:
             return Parsed()
-        return Parsed(delta.reasoning or "", delta.content or "", tuple(map(_piece, delta.tool_calls or ())))
+        # At the end some parsers close what was cut off.
+        calls = () if finished and self._kind.closes_calls else tuple(map(_piece, delta.tool_calls or ()))
+        parsed = Parsed(delta.reasoning or "", delta.content or "", calls)
+        if parsed.content or parsed.reasoning:
+            self._said = "content" if parsed.content else "reasoning"
+        return parsed
 
 
 def _tail(prompt: bytes) -> list[int]:
@@ -263,42 +240,3 @@ def _piece(call: Any) -> CallPiece:
     name = (function.name if function else None) or ""
     arguments = (function.arguments if function else None) or ""
     return CallPiece(call.index, call.id or (f"call_{uuid.uuid4().hex}" if name else ""), name, arguments)
-
-
-def _parser_class(family: Family, *, strict_level: str = "auto") -> Any:
-    _prepare_import()
-    from vllm.parser import ParserManager  # noqa: PLC0415 - takes seconds
-
-    return ParserManager.get_parser(
-        tool_parser_name=family.tool_parser,
-        reasoning_parser_name=family.reasoning_parser,
-        enable_auto_tools=True,
-        is_harmony=bool(_HARMONY & {*family}),
-        tool_strict_level=strict_level,
-    )
-
-
-def _tokenizer(folder: Path) -> Any:
-    _prepare_import()
-    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - with what it is for
-    from vllm.tokenizers.hf import get_cached_tokenizer  # noqa: PLC0415 - takes seconds
-
-    return get_cached_tokenizer(PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json")))
-
-
-def _prepare_import() -> None:
-    """vLLM reads its settings from the environment when it is imported."""
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-
-
-def _texts_of(parser: Any) -> Iterator[str]:
-    """Every text that a parser and its parts name: the marks are among them."""
-    for part in (parser, parser.reasoning_parser, parser.tool_parser):
-        engine = getattr(part, "_parser_engine", part)
-        config = getattr(engine, "parser_engine_config", None)
-        if config is not None:
-            yield from config.token_id_terminals.values()
-            yield from (text for text in config.terminals.values() if isinstance(text, str))
-        for holder in (part, *type(part).__mro__):
-            yield from (value for value in getattr(holder, "__dict__", {}).values() if isinstance(value, str))

@@ -36,6 +36,7 @@ class Arguments:
 
     def __init__(self) -> None:
         self.state: Literal["open", "complete", "broken"] = "open"
+        self.surplus = ""  # what came behind the end
         self._mode: _Mode = "start"
         self._open: list[str] = []
         self._is_key = False
@@ -53,6 +54,8 @@ class Arguments:
         at = 0
         while at < len(text) and self.state == "open":
             at = steps.get(self._mode, self._structure)(text, at, out)
+        if self.state == "complete":
+            self.surplus += text[at:]
         return "".join(out)
 
     def _structure(self, text: str, at: int, out: list[str]) -> int:

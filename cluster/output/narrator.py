@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cluster.output.events import Event
     from cluster.output.families import CallMarks
 
-_CLOSERS: Final = "}]),; \t\r\n"  # what may stand between the end of a call's arguments and the end of the call
+_CLOSERS: Final = "}]),;` \t\r\n"  # what may stand between the end of a call's arguments and the end of the call
 
 
 class CallPiece(NamedTuple):
@@ -65,6 +65,7 @@ class Narrator:
         self._by_number: dict[int, _Call] = {}
         self._unsaid = ""
         self._called = False  # in this region of calls
+        self._has_called = False
         self._recent = ""  # the beginning of a closing mark may be in it
 
     @property
@@ -91,25 +92,28 @@ class Narrator:
         events: list[Event] = []
         self._hold(text)
         if parsed.reasoning:
-            self._say_unsaid(parsed.reasoning, events)
+            self._say_unsaid(parsed.reasoning, None)
             events += self._words.think(parsed.reasoning)
-        if parsed.content:
+        if parsed.content and not self._is_inside():
             self._break_calls(events)
             self._say_unsaid(parsed.content, events)
             events += self._words.say(parsed.content)
         for piece in parsed.calls:
             self._take(piece, events)
         self._flush(events)
+        self._has_called |= self._called
         return events
 
-    def reopened(self) -> str:
-        """When a region begins that the parser must not take for more of the last one: the text it begins with."""
+    def reopened(self, events: list[Event]) -> str:
+        """When a region begins that the parser must not take for more of the last one: the text it begins with. Words
+        that stood between go to `events`."""
         if self._marks is None or not self._marks.holds_one or not self._called or self._calls:
             return ""
         at = self._unsaid.find(self._marks.opens[0])
         if at < 0:
             return ""
-        self._unsaid = self._unsaid[at:]
+        between, self._unsaid = self._unsaid[:at], self._unsaid[at:]
+        events += self._words.say(self._behind_call(between))
         self._called = False
         self._by_number.clear()
         return self._unsaid
@@ -135,7 +139,7 @@ class Narrator:
             events += self._words.quote(rest)
         elif self._called:
             events += self._words.say(self._behind_call(rest))
-        elif self._marks is not None:
+        elif self._marks is not None or not self._has_called:
             lost = self._wording(rest)
             events += self._words.think(lost) if self.is_thinking else self._words.say(lost)
         self._unsaid = ""
@@ -162,16 +166,23 @@ class Narrator:
         if self._marks is not None and self._marks.close:
             self._recent = (self._recent + text)[-(len(self._marks.close) - 1) :]
 
+    def _is_inside(self) -> bool:
+        """Behind a call whose region has not been closed yet: what parsers take for words there is mostly none."""
+        return self._called and self._marks is not None and bool(self._marks.close)
+
     def _opened(self) -> bool:
         return self._marks is not None and any(mark in self._unsaid for mark in self._marks.opens)
 
-    def _say_unsaid(self, said: str, events: list[Event]) -> None:
-        """The parser has said this much of what was held; what it left out on the way is said before it."""
+    def _say_unsaid(self, said: str, events: list[Event] | None) -> None:
+        """The parser has said this much of what was held. What it left out on the way goes to `events`, unless it comes
+        before reasoning: there it is a heading."""
         at = 0 if self._unsaid.startswith(said) else self._unsaid.rfind(said)
         if self._marks is None or at < 0:
             self._unsaid = ""
             return
         skipped, self._unsaid = self._unsaid[:at], self._unsaid[at + len(said) :]
+        if events is None:
+            return
         if any(mark in skipped for mark in self._marks.opens):
             events += self._words.quote(skipped)
         elif self._called:
@@ -235,7 +246,7 @@ class Narrator:
                 events.append(CallEnd())
             self._calls.pop(0)
             if state == "complete" and not self._calls:
-                self._unsaid = ""
+                self._unsaid = "" if self._marks is None or self._marks.close else call.arguments.surplus
 
     def _advance(self, call: _Call, events: list[Event]) -> None:
         if not call.ready:
