@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cluster.config import load_config, parse_config
+from cluster.config import Rules, load_config, parse_config
+from cluster.prompt import canonical
 from router.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ONE: dict[str, Any] = {"models": [{"name": "tiny", "source": "tiny"}]}
 
@@ -81,6 +81,18 @@ def test_every_served_name_has_its_own_rules() -> None:
     config = parse_config({"models": [{"name": "a", "variants": {"raw": {"strip_anthropic_preamble": False}}}]})
     rules = config.models[0].served_names()
     assert (rules["a"].strip_anthropic_preamble, rules["raw"].strip_anthropic_preamble) == (True, False)
+
+
+def test_switches_have_one_vocabulary_and_one_default() -> None:
+    """What the configuration says is what the canonical rules are built from."""
+    assert canonical.Rules(**Rules().model_dump()) == canonical.Rules()
+    assert list(Rules.model_fields) == list(canonical.Rules.__struct_fields__)
+
+
+def test_every_switch_is_documented() -> None:
+    """With its place in the order of rules."""
+    text = (Path(__file__).parents[2] / "docs" / "prompts.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(\w+)` \(", text, re.MULTILINE) == list(Rules.model_fields)
 
 
 def test_a_tensor_and_pipeline_parallel_engine_needs_their_product_of_gpus() -> None:

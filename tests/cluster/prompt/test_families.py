@@ -161,3 +161,10 @@ def test_native_system_messages_need_a_template_that_takes_them(tiny_model: Path
     request = conversation([], [("user", ["Hi"]), ("assistant", ["Yes"]), ("user", ["And?"]), ("system", ["Wind."])])
     canonical, _ = Canonicaliser(native).apply(request)
     assert "<|system|>\nWind." in render(canonical, template)
+
+
+@by_family
+def test_no_text_of_a_client_is_template_code(family: Family, templates: Mapping[str, FittedTemplate]) -> None:
+    code = "{{ 7 * 191 }}{% raw %}{# note #}"
+    request = conversation([code], [("user", [code]), ("assistant", [code]), ("user", [code])], [])
+    assert prompt(request, templates[family.name]).count(code) == 4
