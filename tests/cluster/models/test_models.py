@@ -9,15 +9,27 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from cluster.models.chat_template import JinjaChatTemplate
 from cluster.models.served import load_model
 from cluster.models.tokenizer import HfTokenizer
 from cluster.prompt.canonical import Rules
-from cluster.prompt.conversation import Conversation, Message, Text, Tool
+from cluster.prompt.conversation import (
+    Block,
+    Conversation,
+    Message,
+    Role,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolReference,
+    ToolResult,
+)
 from cluster.prompt.template import Ask, Turn
-from router.errors import InvalidRequest, ModelUnusable
+from router.errors import InvalidRequest, ModelUnusable, RequestTooLarge
 from router.limits import INLINE_BODY_BYTES, INLINE_PROMPT_CHARS
 from tests.cluster.support import packed
 
@@ -167,6 +179,29 @@ def test_long_prompts_are_rendered_and_encoded_off_the_loop(
     assert asyncio.run(tokens()) == packed(whole.encode(prompt, add_special_tokens=False).ids)
     assert (threads == [threading.main_thread()]) == (text == "short")
     assert repr(model) == "ServedModel(tiny, 64 tokens)"
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        Text("x" * 100),
+        Thinking("x" * 100),
+        ToolCall("call_1", "read", f'{{"p": "{"x" * 100}"}}'),
+        ToolResult("call_1", (Text("x" * 100),)),
+        ToolReference("long"),
+    ],
+    ids=lambda block: type(block).__name__,
+)
+def test_a_flood_in_any_kind_of_block_is_refused_unrendered(tiny_model: Path, block: Block) -> None:
+    model = load_model(tiny_model, name="tiny", max_model_len=1, rules=Rules())
+    role: Role = "assistant" if isinstance(block, Thinking | ToolCall) else "user"
+    long = Tool(name="long", description="x" * 100, deferred=True)
+    few = Conversation(api="chat", model="tiny", messages=(Message(role, (Text("x"),)),), tools=(long,))
+    assert model.canonical(few).conversation.messages == few.messages
+    with pytest.raises(RequestTooLarge, match="cannot fit the context window of 1 tokens"):
+        model.canonical(replace(few, messages=(Message(role, (block,)),)))
+    with pytest.raises(RequestTooLarge):
+        model.canonical(replace(few, tools=(replace(long, deferred=False),)))
 
 
 def test_a_model_whose_template_knows_no_tools_is_told_of_them_and_read_by_their_tags(folder: Path) -> None:
