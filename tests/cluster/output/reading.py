@@ -87,7 +87,7 @@ def merged(events: Iterable[Event]) -> list[Event]:
     for event in events:
         last = joined[-1] if joined else None
         if isinstance(event, TextDelta | ThinkingDelta) and type(event) is type(last):
-            joined[-1] = type(event)(last.text + event.text)  # type: ignore[union-attr]
+            joined[-1] = type(event)(last.text + event.text)
         else:
             joined.append(CallStart("", event.name) if isinstance(event, CallStart) else event)
     return joined

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -17,13 +18,10 @@ JSON_VALUES = st.recursive(
     max_leaves=12,
 )
 OBJECTS = st.dictionaries(st.text(max_size=5), JSON_VALUES, max_size=5)
-NEARLY_JSON = st.lists(
-    st.sampled_from(
-        ["{", "}", "[", "]", '"', ":", ",", '"a"', '"a": ', "\\", "\\u", "d83d", "\\ud83d", "\\ude00", "\n", "\x01"]
-        + ["12", "-", ".", "e", "0", "true", "fal", "null", " ", "é", "🙂", "\\d", "\\n", '{"a": "', '"}']
-    ),
-    max_size=20,
-).map("".join)
+STRINGS = ['"a"', "\\", "\\u", "d83d", "\\ud83d", "\\ude00", "\n", "\x01", "é", "🙂", "\\d", "\\n"]
+SCALARS = ["12", "-", ".", "e", "0", "true", "fal", "null"]
+PARTS = [*'{}[]":,', *STRINGS, *SCALARS, " ", '"a": ', '{"a": "', '"}']
+NEARLY_JSON = st.lists(st.sampled_from(PARTS), max_size=20).map("".join)
 
 
 def read(pieces: list[str]) -> tuple[str, str]:
@@ -49,7 +47,7 @@ def test_every_beginning_of_an_object_can_still_become_one(value: dict[str, obje
 @settings(deadline=None, max_examples=400)
 def test_one_chunk_reads_as_byte_by_byte(text: str, cuts: list[int]) -> None:
     at = sorted({min(cut, len(text)) for cut in (0, *cuts, len(text))})
-    pieces = [text[i:j] for i, j in zip(at, at[1:], strict=False)]
+    pieces = [text[i:j] for i, j in pairwise(at)]
     assert read([text]) == read(list(text)) == read(pieces)
 
 
@@ -87,8 +85,11 @@ def test_what_has_one_reading_is_repaired(source: str, repaired: str) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ['"a"', "[]", "1", "x", "{a", "{'a'", '{"a" 1', '{"a":,', '{"a": 1,}', '{"a": 1 2', '{"a": 01', '{"a": 1-', '{"a": .5']
-    + ['{"a": tru}', '{"a": True', '{"a": NaN', '{"a": [1,]', '{"a": [1}', '{"a": 1]', "}", '{"a"}', '{"a": 1.}', '{,'],
+    [
+        *('"a"', "[]", "1", "x", "}", "{a", "{'a'", "{,", '{"a" 1', '{"a"}', '{"a":,', '{"a": 1,}', '{"a": 1 2'),
+        *('{"a": 01', '{"a": 1-', '{"a": .5', '{"a": 1.}', '{"a": tru}', '{"a": True', '{"a": NaN'),
+        *('{"a": [1,]', '{"a": [1}', '{"a": 1]'),
+    ],
 )
 def test_what_can_no_longer_become_an_object_is_broken(source: str) -> None:
     assert read([source])[1] == "broken"
@@ -99,6 +100,7 @@ def test_nothing_is_read_behind_the_end() -> None:
     arguments = Arguments()
     assert arguments.push('{"a": {}}}, "b"') == '{"a": {}}'
     assert arguments.push("x") == ""
+    assert arguments.surplus == '}, "b"x'
     assert arguments.state == "complete"
 
 

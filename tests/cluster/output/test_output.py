@@ -9,13 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from cluster.output.assembly import Assembly, Ending
+from cluster.output.assembly import Assembly, Ending, Piece, ScoredToken, Usage
 from cluster.output.detokenizer import Detokenizer
+from cluster.output.events import CallArguments, CallEnd, CallStart, Event, TextDelta, ThinkingDelta
+from cluster.output.parsing import PlainParser
 from cluster.output.stop import StopScanner
 from router.errors import ReplicaDied
 from router.limits import MAX_STOP_SEQUENCE_CHARS, MAX_STOP_SEQUENCES
 from tests.cluster.support import packed
-from workers.engine import TokenDelta
+from workers.engine import TokenDelta, TokenLogprob
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,35 +107,95 @@ def test_a_stop_string_of_one_character_holds_nothing_back() -> None:
 
 @pytest.fixture
 def assembly(served: ServedModel) -> Assembly:
-    return Assembly(served.vocabulary, stops=["zz"], prompt_tokens=10)
+    return Assembly(served.vocabulary, PlainParser(), stops=["zz"], prompt_tokens=10)
+
+
+def said(piece: Piece) -> str:
+    """Its text; it has nothing else."""
+    return "".join(event.text for event in piece.events if isinstance(event, TextDelta))
 
 
 def test_usage_counts_and_never_claims_more_cached_tokens_than_the_prompt_has(assembly: Assembly) -> None:
     assembly.push(TokenDelta(tokens=packed([300, 301]), cached_tokens=99))
-    assert assembly.usage == (10, 10, 2)
+    assert assembly.usage == Usage(10, 10, 2)
     assembly.push(TokenDelta(tokens=packed([302])))
     assert assembly.usage.output_tokens == 3
 
 
 def test_held_text_leaves_at_the_end(assembly: Assembly, served: ServedModel) -> None:
     z = served._segmenter.plan("z").encode()
-    assert assembly.push(TokenDelta(tokens=z)) == ("", None)
-    assert assembly.push(TokenDelta(finish_reason="length")) == ("z", Ending("length"))
+    assert assembly.push(TokenDelta(tokens=z)) == Piece(())
+    assert assembly.push(TokenDelta(finish_reason="length")) == Piece((TextDelta("z"),), Ending("length"))
 
 
 def test_a_character_cut_by_the_end_is_shown_as_such(assembly: Assembly, served: ServedModel) -> None:
     cut = next(token for token in range(4096) if served.vocabulary.bytes_of(packed([token])) == b"\xe9")
     piece = assembly.push(TokenDelta(tokens=packed([cut]), finish_reason="stop"))
-    assert piece == ("�", Ending("end"))
+    assert piece == Piece((TextDelta("�"),), Ending("end"))
 
 
 def test_nothing_follows_a_stop_string(assembly: Assembly, served: ServedModel) -> None:
     deltas = [TokenDelta(tokens=served._segmenter.plan(text).encode()) for text in ("a", "zz", "b")]
-    assert assembly.push_all(deltas) == ("a", Ending("stop_sequence", "zz"))
-    assert assembly.push_all(deltas[:1]) == ("a", None)
+    piece = assembly.push_all(deltas)
+    assert (said(piece), piece.ending) == ("a", Ending("stop_sequence", "zz"))
+    assert assembly.push_all(deltas[:1]) == Piece((TextDelta("a"),))
 
 
 @pytest.mark.parametrize("reason", ["abort", "error"])
 def test_a_generation_that_the_engine_gave_up_is_no_answer(assembly: Assembly, reason: str) -> None:
     with pytest.raises(ReplicaDied, match=reason):
         assembly.push(TokenDelta(finish_reason=reason))  # type: ignore[arg-type]
+
+
+class Scripted:
+    """Says one event with each token, whatever it is."""
+
+    is_thinking = False
+
+    def __init__(self, *events: Event) -> None:
+        self._events = list(events)
+
+    def push(self, text: str, token: int) -> Sequence[Event]:
+        event = self._events.pop(0)
+        self.is_thinking = isinstance(event, ThinkingDelta)
+        return (event,)
+
+    def finish(self, text: str) -> Sequence[Event]:
+        return ()
+
+
+CALL = (CallStart("c", "get"), CallArguments('{"t": "zz"}'), CallEnd())
+
+
+def told(served: ServedModel, *events: Event) -> tuple[Piece, Assembly]:
+    assembly = Assembly(served.vocabulary, Scripted(*events), stops=["zz"], prompt_tokens=10)
+    deltas = [TokenDelta(tokens=packed([300])) for _ in events]
+    return assembly.push_all([*deltas, TokenDelta(finish_reason="stop")]), assembly
+
+
+def test_stop_strings_are_looked_for_in_text_alone(served: ServedModel) -> None:
+    """Neither in reasoning nor in a call's arguments, nor across one."""
+    events = (ThinkingDelta("a zz b"), TextDelta("z"), *CALL, TextDelta("z"))
+    assert told(served, *events)[0] == Piece(events, Ending("tool_use"))
+
+
+def test_text_held_for_a_stop_string_leaves_before_what_follows_it(served: ServedModel) -> None:
+    assert told(served, TextDelta("az"), *CALL)[0].events == (TextDelta("a"), TextDelta("z"), *CALL)
+
+
+def test_an_answer_ends_with_a_tool_only_if_a_call_was_completed(served: ServedModel) -> None:
+    assert told(served, *CALL)[0].ending == Ending("tool_use")
+    assert told(served, TextDelta("a"))[0].ending == Ending("end")
+    assert told(served, CallStart("c", "get"), CallArguments("{"))[0].ending == Ending("end")
+
+
+def test_reasoning_tokens_are_counted(served: ServedModel) -> None:
+    _, assembly = told(served, ThinkingDelta("a"), ThinkingDelta("b"), TextDelta("c"))
+    assert assembly.usage == Usage(10, 0, 3, 2)
+
+
+def test_scores_name_tokens_by_their_bytes(served: ServedModel, assembly: Assembly) -> None:
+    score = TokenLogprob(300, -0.5, ((300, -0.5), (301, -2.0)))
+    piece = assembly.push(TokenDelta(tokens=packed([300]), logprobs=(score,)))
+    one, other = (served.vocabulary.bytes_of(packed([token])) for token in (300, 301))
+    assert piece.scores == (ScoredToken(one, -0.5, ((one, -0.5), (other, -2.0))),)
