@@ -25,6 +25,9 @@ _SPECIAL_TOKENS: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "s
 _REASONING: Final = ("reasoning_content", "reasoning", "thinking")
 _KEEP_THINKING: Final[dict[str, bool]] = {
     "preserve_thinking": True,
+    "preserved_thinking": True,
+    "keep_thinking": True,
+    "keep_past_thinking": True,
     "clear_thinking": False,
     "truncate_history_thinking": False,
     "drop_thinking": False,

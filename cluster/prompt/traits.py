@@ -34,7 +34,7 @@ _NEXT: Final = Turn("user", _AGAIN)
 class Traits(NamedTuple):
     """Of one template. The defaults are those of one that can do everything."""
 
-    accepts_system: bool = True
+    accepts_system: bool = True  # at the head, and it stays there
     accepts_inline_system: bool = True
     needs_alternation: bool = False  # two turns of users, or of assistants, in a row are refused
     accepts_user_after_tool: bool = True
@@ -70,16 +70,20 @@ class _Probe:
         return self._shows([_USER], _ASKED)
 
     def traits(self) -> Traits:
+        thoughtful = _ANSWER._replace(reasoning=_THOUGHT)
         plain = Traits(
             form=self._form,
             efforts=self._efforts(),
-            accepts_system=self._shows([Turn("system", _RULE), _USER], _RULE, _ASKED),
+            accepts_system=self._shows([Turn("system", _RULE), _USER, _ANSWER, _NEXT], _RULE, _ASKED, _AGAIN),
             accepts_inline_system=self._shows([_USER, _ANSWER, _NEXT, Turn("system", _RULE)], _AGAIN, _RULE),
             needs_alternation=not (
                 self._shows([_USER, _NEXT], _ASKED, _AGAIN)
                 and self._shows([_USER, _ANSWER, Turn("assistant", _RULE), _NEXT], _ANSWERED, _RULE, _AGAIN)
             ),
-            keeps_thinking=self._shows([_USER, _ANSWER._replace(reasoning=_THOUGHT), _NEXT], _THOUGHT, _ANSWERED),
+            keeps_thinking=any(
+                _tells(self._text([_USER, thoughtful, _NEXT], thinking=thinking), _THOUGHT, _ANSWERED)
+                for thinking in ("default", "on")
+            ),
             thinking_switch=self._text([_USER], thinking="on") != self._text([_USER], thinking="off"),
         )
         found = self._call_form()
@@ -165,5 +169,6 @@ def _tells(text: str | None, *words: str) -> bool:
 
 
 def _unquoted(text: str | None) -> bool:
-    """Not JSON inside of JSON, nor another language's way to write an object."""
-    return text is not None and f'\\"{_KEY}' not in text and f"'{_KEY}'" not in text
+    """Not JSON inside of JSON, nor another language's way to write an object (as some templates write their tools)."""
+    called = (text or "").partition(_ASKED)[2]
+    return f'\\"{_KEY}' not in called and f"'{_KEY}'" not in called

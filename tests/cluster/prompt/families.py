@@ -142,7 +142,7 @@ MISTRAL = Family(
 {%- if tools -%}{{ '[AVAILABLE_TOOLS]' ~ (tools | tojson) ~ '[/AVAILABLE_TOOLS]' }}{%- endif -%}
 {%- for m in rest -%}
 {%- if m.role == 'user' -%}
-{{ '[INST]' ~ ((system ~ '\\n\\n') if loop.first and system else '') ~ m.content ~ '[/INST]' }}
+{{ '[INST]' ~ ((system ~ '\\n\\n') if loop.last and system else '') ~ m.content ~ '[/INST]' }}
 {%- elif m.tool_calls is defined -%}
 {{ m.content ~ '[TOOL_CALLS][' }}
 {%- for c in m.tool_calls -%}
@@ -159,6 +159,7 @@ MISTRAL = Family(
 {%- endfor -%}
 """,
     Traits(
+        accepts_system=False,  # it would move with each turn
         accepts_inline_system=False,
         needs_alternation=True,
         accepts_user_after_tool=False,
