@@ -27,9 +27,7 @@ def tools_as_text(tools: Sequence[Tool]) -> str:
     """What a system text says of tools; nothing when there are none."""
     if not tools:
         return ""
-    return "\n".join(
-        [_HEAD, *(dumps({"type": "function", "function": function_of(tool)}) for tool in tools), _TAIL]
-    )
+    return "\n".join([_HEAD, *(dumps({"type": "function", "function": function_of(tool)}) for tool in tools), _TAIL])
 
 
 def without_tool_turns(turns: Sequence[Turn]) -> list[Turn]:
