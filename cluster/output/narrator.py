@@ -137,7 +137,7 @@ class Narrator:
         rest = self._unsaid
         if self._opened():
             events += self._words.quote(rest)
-        elif self._called:
+        elif self._called and self._marks is not None:
             events += self._words.say(self._behind_call(rest))
         elif self._marks is not None or not self._has_called:
             lost = self._wording(rest)
