@@ -25,7 +25,7 @@ OTHER_TOOL: Json = {
 }
 SENSOR = "the old one on the roof of the harbour, not the one that was put there in May"
 ONLY_SENSOR: Json = {"type": "object", "properties": {"sensor": {"enum": [SENSOR]}}, "required": ["sensor"]}
-CALL = f'<tool_call>\n{{"name": "look_up", "arguments": {{"sensor": "{SENSOR}"}}}}\n</tool_call>'
+CALL = f'<tool_call>\n{{"name": "look_up", "arguments": {{"sensor":"{SENSOR}"}}}}\n</tool_call>'
 BROKEN_CALL = '<tool_call>\n{"name": "look_up", "arguments": {"sensor": }}\n</tool_call>'
 ASK_CALL, ASK_BROKEN, ASK_SLOW = "Look it up now.", "Look it up badly.", "Take your time."
 # What an engine that can be scripted answers to a prompt that ends in one of these questions.

@@ -4,8 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.conformance.protocol.bodies import INSTRUCTIONS, QUESTION, TOOL, messages, text, tool_turns, user
-from tests.conformance.protocol.probe import COUNT, MESSAGES, Behaviour, Verdict, cached_of, first, prompt_of
+from tests.conformance.protocol.bodies import (
+    INSTRUCTIONS,
+    QUESTION,
+    TOOL,
+    chat,
+    messages,
+    text,
+    tool_turns,
+    user,
+)
+from tests.conformance.protocol.probe import (
+    CHAT,
+    COUNT,
+    MESSAGES,
+    Behaviour,
+    Verdict,
+    cached_of,
+    first,
+    prompt_of,
+)
 
 if TYPE_CHECKING:
     from tests.conformance.protocol.probe import Server
@@ -40,6 +58,14 @@ async def usage_adds_up(server: Server) -> Verdict:
     return Verdict("yes" if cached > 0 and total == prompt_of(first) else "no", detail)
 
 
+async def chat_tells_cached(server: Server) -> Verdict:
+    """In the field that OpenAI's clients read."""
+    body = chat({"role": "system", "content": LONG})
+    await server.answer(CHAT, body)
+    details = (await server.answer(CHAT, body))["usage"].get("prompt_tokens_details") or {}
+    return Verdict("yes" if details.get("cached_tokens") else "no", f"{details.get('cached_tokens')} cached")
+
+
 async def empty_system(server: Server) -> Verdict:
     counts = [await server.tokens(MESSAGES, body) for body in (messages(), messages(system=[]), messages(system=""))]
     if counts[0] == counts[1] == counts[2]:
@@ -63,6 +89,7 @@ BEHAVIOURS = (
     Behaviour("count-tokens-exact", "`count_tokens` equals the usage of the request itself", count_is_exact, "engine"),
     Behaviour("message-start-exact", "`message_start` brings the exact prompt tokens", start_is_exact, "engine"),
     Behaviour("usage-adds-up", "input and cached tokens add up to the prompt", usage_adds_up, "engine"),
+    Behaviour("chat-cached", "Usage of Chat Completions tells cached tokens", chat_tells_cached, "engine"),
     Behaviour("empty-system", "An empty `system` equals none", empty_system, "engine"),
     Behaviour("string-is-block", "A string equals one text block, marked or not", string_is_block, "engine"),
 )

@@ -10,6 +10,8 @@ from tests.conformance.protocol.probe import KEY, MESSAGES, Behaviour, Verdict
 if TYPE_CHECKING:
     from tests.conformance.protocol.probe import Reply, Server, Status
 
+LARGE_BYTES = 32 * 10**6
+
 
 def shaped(reply: Reply, status: int, kind: str) -> Verdict:
     """An error is as Anthropic's clients expect it: status, shape and type."""
@@ -46,6 +48,23 @@ async def long_answer_is_cut(server: Server) -> Verdict:
     stops = ["e", "a", "o", "t"]
     reply = await server.post(MESSAGES, messages(max_tokens=128_000, stop_sequences=stops))
     return Verdict("yes" if reply.status == 200 else "no", reply.words if reply.status != 200 else "200")
+
+
+async def no_such_path(server: Server) -> Verdict:
+    """A path that does not exist, and a method that a path does not have."""
+    path = shaped(await server.post("/v1/messages/batches", {}), 404, "not_found_error")
+    method = shaped(await server.send("GET", MESSAGES), 405, "invalid_request_error")
+    found = {"path": path, "method": method}
+    said = "; ".join(f"{name}: {verdict.detail}" for name, verdict in found.items() if verdict.status != "yes")
+    kinds = {verdict.status for verdict in found.values()}
+    return Verdict(kinds.pop() if len(kinds) == 1 else "partly", said)
+
+
+async def large_body(server: Server) -> Verdict:
+    """What the protocol allows: 32 MB, most of which is usually images."""
+    body = messages(metadata={"user_id": "a" * (LARGE_BYTES - 1000)})
+    reply = await server.post(MESSAGES, body)
+    return Verdict("yes" if reply.status == 200 else "no", "" if reply.status == 200 else reply.words)
 
 
 async def request_id(server: Server) -> Verdict:
@@ -96,6 +115,8 @@ BEHAVIOURS = (
     Behaviour("unknown-model", "An unknown model is a 404 in Anthropic's shape", unknown_model),
     Behaviour("too-long", "Overflow reads `prompt is too long: N tokens > M maximum`", prompt_too_long, "engine"),
     Behaviour("long-answer", "`max_tokens` beyond the window is cut to what is left", long_answer_is_cut, "engine"),
+    Behaviour("no-such-path", "Unknown paths and methods are errors in Anthropic's shape", no_such_path),
+    Behaviour("large-body", "A body of 32 MB is read", large_body, "engine"),
     Behaviour("request-id", "`request-id` on every response, `request_id` in errors", request_id),
     Behaviour("probes", "`HEAD` and `GET` of `/` and `/api/hello` answer 200", probes),
     Behaviour("keys", "A key opens as `x-api-key` and as Bearer, another gets 401", keys),

@@ -15,7 +15,7 @@ from tests.conformance.protocol.bodies import (
     tool_turns,
     user,
 )
-from tests.conformance.protocol.probe import MESSAGES, Behaviour, Refused, Verdict, cached_of, prompt_of
+from tests.conformance.protocol.probe import BLOCK_TOKENS, MESSAGES, Behaviour, Refused, Verdict, cached_of, prompt_of
 
 if TYPE_CHECKING:
     from tests.conformance.protocol.probe import Json, Server
@@ -29,7 +29,6 @@ FOUND: Json = {
     "content": [text("The roof sensor was replaced in May.")],
 }
 DIARY = "The gauge at the harbour was read at noon and the roof at dusk. " * 30
-BLOCK_TOKENS = 32  # the largest block of the engines under test
 
 
 async def _answered(server: Server, *turns: Json) -> Verdict:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.ports import free_port
-from tests.conformance.protocol.probe import CONTEXT_TOKENS, KEY
+from tests.conformance.protocol.probe import BLOCK_TOKENS, CONTEXT_TOKENS, KEY
 from tests.conformance.protocol.processes import running, wait_for
 from tests.e2e.cluster_process import serving
 from workers.vllm_engine import CPU_ENVIRONMENT, ENVIRONMENT
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tests.conformance.protocol.probe import Need
 
 REPOSITORY = Path(__file__).parents[3]
-BLOCK_TOKENS = 32
 DYNAMO_BLOCK_TOKENS = 16
 
 

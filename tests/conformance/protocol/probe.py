@@ -16,6 +16,7 @@ BEARER = {"authorization": f"Bearer {KEY}"}
 TIMEOUT_S = 60.0
 MESSAGES, COUNT, CHAT, RESPONSES = "/v1/messages", "/v1/messages/count_tokens", "/v1/chat/completions", "/v1/responses"
 CONTEXT_TOKENS = 8192  # of every server under test
+BLOCK_TOKENS = 32  # the largest cache block among them
 Json = dict[str, Any]
 Status = Literal["yes", "partly", "no", "source"]
 Need = Literal["", "engine", "calls", "script"]

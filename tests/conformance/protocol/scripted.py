@@ -12,7 +12,7 @@ from cluster.prompt.canonical import Rules
 from cluster.tenants import Tenants
 from tests.cluster.support import EngineBackend, serving_over
 from tests.conformance.protocol.bodies import SCRIPT
-from tests.conformance.protocol.probe import CONTEXT_TOKENS, KEY
+from tests.conformance.protocol.probe import BLOCK_TOKENS, CONTEXT_TOKENS, KEY
 from workers.sim_engine import SimEngine
 
 if TYPE_CHECKING:
@@ -28,9 +28,12 @@ EVERYTHING: Final[frozenset[Need]] = frozenset({"engine", "calls", "script"})
 
 
 class _Scripted(EngineBackend):
-    """The scripted answers have the form that requests ask for: the engine need not be held to it."""
+    """Scripted calls have the form that `tool_choice` asks for; the simulated engine cannot be held to that."""
 
     def start(self, job: Job) -> EngineStream:
+        form = job.sampling.structured
+        if form is None or form.kind != "structural_tag":
+            return super().start(job)
         return super().start(replace(job, sampling=replace(job.sampling, structured=None)))
 
 
@@ -39,7 +42,7 @@ async def scripted_app(model: Path) -> AsyncIterator[str]:
     """The app on loopback: its URL. The model is called `tiny`."""
     served = load_model(model, name="tiny", max_model_len=CONTEXT_TOKENS, rules=Rules())
     served.warm()
-    settings = {"block_size": 32, "max_model_len": CONTEXT_TOKENS, "answers": list(SCRIPT)}
+    settings = {"block_size": BLOCK_TOKENS, "max_model_len": CONTEXT_TOKENS, "answers": list(SCRIPT)}
     engine = SimEngine.from_settings("tiny", model, settings)
     await engine.start()
     tenants = Tenants.sharing_default([KEY])

@@ -24,6 +24,8 @@ _VLLM: Final = "vllm/entrypoints/anthropic"
 
 SOURCES: Final[dict[str, dict[str, Source]]] = {
     "dynamo": {
+        "own-tokens": Source("no", "a returned turn is written anew by the template", _DYNAMO_HTTP),
+        "structured-output": Source("", "passed on as guided decoding: the engine decides", _DYNAMO_HTTP),
         "cut-call": Source("yes", "the last call's arguments are repaired when the answer is cut", _DYNAMO),
         "broken-call": Source("no", "a call whose arguments are no JSON is dropped, unless it was cut", _DYNAMO),
         "incremental-call": Source("no", "a call is held back until its end, then replayed in pieces", _DYNAMO),
@@ -34,6 +36,7 @@ SOURCES: Final[dict[str, dict[str, Source]]] = {
         ),
     },
     "vllm": {
+        "own-tokens": Source("no", "a call's input is parsed and written anew by the template", f"{_VLLM}/serving.py"),
         "broken-call": Source(
             "partly", "text with parsers that check the JSON, a 500 with those that do not", f"{_VLLM}/serving.py:868"
         ),

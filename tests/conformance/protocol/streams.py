@@ -8,7 +8,7 @@ from tests.conformance.protocol.bodies import ASK_SLOW, QUESTION, assistant, mes
 from tests.conformance.protocol.probe import MESSAGES, Behaviour, Verdict
 
 if TYPE_CHECKING:
-    from tests.conformance.protocol.probe import Server
+    from tests.conformance.protocol.probe import Json, Server
 
 LETTERS = ["e", "a", "o", "t"]  # some server takes four at most
 LONGEST_WORD_TOKENS = 3
@@ -55,10 +55,34 @@ async def prefill(server: Server) -> Verdict:
     return Verdict("yes" if 0 < longer <= LONGEST_WORD_TOKENS else "no", f"{longer} tokens longer")
 
 
+async def thinking_modes(server: Server) -> Verdict:
+    """Those that clients ask for."""
+    budget = {"type": "enabled", "budget_tokens": 1024}
+    modes: list[Json] = [budget, *({"type": mode} for mode in ("adaptive", "disabled", "between_tools"))]
+    refused = []
+    for mode in modes:
+        body = messages(max_tokens=2048, stop_sequences=LETTERS, thinking=mode)
+        reply = await server.post(MESSAGES, body)
+        refused += [] if reply.status == 200 else [f"{mode['type']}: {reply.words}"]
+    return Verdict("no" if len(refused) == len(modes) else "partly" if refused else "yes", "; ".join(refused))
+
+
+async def structured(server: Server) -> Verdict:
+    """A schema with one instance: whatever the model would say, its answer is that, or begins so."""
+    schema = {"type": "object", "properties": {"title": {"enum": ["Roof"]}}, "required": ["title"]}
+    form = {"format": {"type": "json_schema", "schema": schema}}
+    body = messages(max_tokens=400, output_config=form, thinking={"type": "disabled"})
+    blocks = (await server.answer(MESSAGES, body))["content"]
+    said = "".join("".join(block.get("text", "") for block in blocks).split())
+    return Verdict("yes" if said and '{"title":"Roof"}'.startswith(said) else "no", repr(said[:40]))
+
+
 BEHAVIOURS = (
     Behaviour("no-done", "A Messages stream ends with `message_stop`, without `[DONE]`", ends_with_stop, "engine"),
     Behaviour("ping", "`ping` events during a long prefill", ping, "script"),
     Behaviour("stop-sequence", "`stop_sequence` names what ended the answer", stop_sequence, "engine"),
     Behaviour("prefill", "A last message of the assistant is continued, not answered", prefill, "engine"),
+    Behaviour("thinking-modes", "`thinking` in all its modes is accepted", thinking_modes, "engine"),
+    Behaviour("structured-output", "`output_config.format` is obeyed", structured, "calls"),
     Behaviour("max-tokens-zero", "`max_tokens: 0` is accepted", no_tokens, "engine"),
 )

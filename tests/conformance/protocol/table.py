@@ -43,8 +43,8 @@ def text(results: Mapping[str, Result]) -> str:
     lines = []
     for behaviour in ALL:
         lines.append(f"{behaviour.name}: {behaviour.title}")
-        for peer, result in results.items():
-            verdict = result.verdicts.get(behaviour.name)
+        for peer in PEERS:
+            verdict = results[peer].verdicts.get(behaviour.name) if peer in results else None
             if verdict is not None:
                 lines.append(f"    {peer:8} {_plain(peer, behaviour.name, verdict)}")
     return "\n".join(lines)

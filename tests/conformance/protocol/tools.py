@@ -14,12 +14,13 @@ from tests.conformance.protocol.bodies import (
     OTHER_TOOL,
     QUESTION,
     TOOL,
+    assistant,
     messages,
     responses,
     tool_turns,
     user,
 )
-from tests.conformance.protocol.probe import MESSAGES, RESPONSES, Behaviour, Verdict
+from tests.conformance.protocol.probe import BLOCK_TOKENS, MESSAGES, RESPONSES, Behaviour, Verdict, cached_of, prompt_of
 
 if TYPE_CHECKING:
     from tests.conformance.protocol.probe import Json, Server
@@ -33,14 +34,15 @@ NAMESPACE: Json = {
     "tools": [FUNCTION | {"name": "spawn_agent"}],
 }
 
+OFF = {"type": "disabled"}  # some servers obey `tool_choice` only when thinking has ended
+END_TOKENS = 2  # the end of a turn may be written by the template
+
 
 def _forced(*, max_tokens: int) -> Json:
-    """A body whose answer must be one long call. Thinking is off: some servers follow `tool_choice` only after it."""
+    """A body whose answer must be one long call."""
     tool = TOOL | {"strict": True, "input_schema": ONLY_SENSOR}
     choice = {"type": "any", "disable_parallel_tool_use": True}
-    return messages(
-        user(ASK_CALL), tools=[tool], tool_choice=choice, max_tokens=max_tokens, thinking={"type": "disabled"}
-    )
+    return messages(user(ASK_CALL), tools=[tool], tool_choice=choice, max_tokens=max_tokens, thinking=OFF)
 
 
 async def deferred(server: Server) -> Verdict:
@@ -70,13 +72,28 @@ async def server_tool(server: Server) -> Verdict:
 
 
 async def cut_call(server: Server) -> Verdict:
-    """Its arguments are no JSON yet."""
-    reply = await server.post(MESSAGES, _forced(max_tokens=24))
+    """Its arguments are no JSON yet. Whole or streamed, the client sees what there was."""
+    body = _forced(max_tokens=24)
+    reply = await server.post(MESSAGES, body)
     if reply.status != 200:
         return Verdict("no", reply.words)
-    reason, kinds = reply.body["stop_reason"], [block["type"] for block in reply.body["content"]]
-    right = reason == "max_tokens" and bool(kinds)
-    return Verdict("yes" if right else "partly", f"stop_reason {reason}, content {kinds}")
+    whole = sum(len(block.get("text", "")) + len(block.get("input", {})) for block in reply.body["content"])
+    deltas = [event["delta"] for event in await server.events(MESSAGES, body) if event["type"] == "content_block_delta"]
+    streamed = sum(len(delta.get("text", "") + delta.get("partial_json", "")) for delta in deltas)
+    lost = [name for name, size in {"whole": whole, "streamed": streamed}.items() if not size]
+    if lost:
+        return Verdict("no" if len(lost) == 2 else "partly", f"nothing of it is left {' or '.join(lost)}")
+    reason = reply.body["stop_reason"]
+    return Verdict("yes" if reason == "max_tokens" else "partly", f"stop_reason {reason}")
+
+
+async def failed_result(server: Server) -> Verdict:
+    """The model learns that its tool failed."""
+    turns = tool_turns("no such sensor")
+    good = await server.tokens(MESSAGES, messages(*turns, tools=[TOOL]))
+    turns[-1]["content"][0]["is_error"] = True
+    bad = await server.tokens(MESSAGES, messages(*turns, tools=[TOOL]))
+    return Verdict("yes" if bad != good else "no", f"{bad} tokens, {good} for a good one")
 
 
 async def broken_call(server: Server) -> Verdict:
@@ -94,6 +111,18 @@ async def incremental(server: Server) -> Verdict:
     reads = await server.reads(MESSAGES, _forced(max_tokens=400))
     pieces = sum("input_json_delta" in read for read in reads)
     return Verdict("yes" if pieces >= 3 else "no", f"in {pieces} reads of {len(reads)}")
+
+
+async def own_tokens(server: Server) -> Verdict:
+    """A call that comes back as an object must be the very tokens that the model wrote, which are in its cache."""
+    body = messages(user(ASK_CALL), tools=[TOOL], max_tokens=200)
+    first = await server.answer(MESSAGES, body)
+    result = {"type": "tool_result", "tool_use_id": first["content"][-1]["id"], "content": "It is broken."}
+    turns = [*body["messages"], assistant(first["content"]), user([result])]
+    second = (await server.answer(MESSAGES, messages(*turns, tools=[TOOL])))["usage"]
+    cached, before, made = cached_of(second), prompt_of(first["usage"]), first["usage"]["output_tokens"]
+    kept = cached >= before + made - BLOCK_TOKENS - END_TOKENS
+    return Verdict("yes" if kept else "no", f"{cached} cached, after a prompt of {before} and an answer of {made}")
 
 
 async def in_responses(server: Server) -> Verdict:
@@ -114,9 +143,11 @@ BEHAVIOURS = (
     Behaviour("deferred-hidden", "A deferred tool is not in the prompt", deferred, "engine"),
     Behaviour("tool-reference", "… until a `tool_reference` describes it where it stands", reference, "engine"),
     Behaviour("server-tool", "A `web_search` tool beside ordinary ones is not fatal", server_tool, "engine"),
-    Behaviour("cut-call", "A tool call cut by `max_tokens` is no error", cut_call, "calls"),
+    Behaviour("failed-result", "`is_error` of a tool result reaches the prompt", failed_result, "engine"),
+    Behaviour("cut-call", "A tool call cut by `max_tokens` is no error and not lost", cut_call, "calls"),
     Behaviour("broken-call", "A tool call of malformed JSON becomes text, not a 500", broken_call, "script"),
     Behaviour("incremental-call", "Tool input streams as it is generated", incremental, "calls"),
+    Behaviour("own-tokens", "A call that comes back is cached, but for its last block", own_tokens, "script"),
     Behaviour(
         "responses-calls",
         "Responses takes function calls, outputs, and Codex's tools",
