@@ -183,6 +183,7 @@ def job_of(exchange: Exchange, prepared: Prepared, tokens: bytes, sampling: Samp
         sampling=sampling,
         tenant=prepared.tenant,
         session=exchange.report.session,
+        prefix=prepared.prefix,
     )
 
 

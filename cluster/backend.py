@@ -9,13 +9,16 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from cluster.prompt.warm_path import Prefix
     from cluster.tenants import Tenant
     from router.policy import Score
     from workers.engine import Sampling, TokenDelta
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt to continue. `tokens` are packed u32, little-endian; `model` is a key of the ingress's models."""
+    """One prompt to continue. `tokens` are packed u32, little-endian; `model` is a key of the ingress's models.
+
+    `prefix` is what is known of the prompt: it saves hashing that part again."""
 
     request_id: str
     model: str
@@ -23,6 +26,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling
     tenant: Tenant
     session: str = ""
+    prefix: Prefix | None = None
 
 
 class Routed(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,12 +6,17 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from xxhash import xxh3_128
+
 from cluster.api.hints import betas_of, session_of
 from cluster.api.outcomes import Report, outcome_of, words_of
 from cluster.api.responses import resumed
 from cluster.asgi import REQUEST_ID_KEY, ClientGoneError, EventStream, headers_of, read_body, send_json, while_connected
+from cluster.prompt.threads import Turns
+from cluster.prompt.warm_path import Written
+from router.errors import ClientError
 from router.hashing import BYTES_PER_TOKEN
-from router.limits import INLINE_BODY_BYTES, MAX_HINT_CHARS
+from router.limits import INLINE_BODY_BYTES, MAX_HINT_CHARS, WARM_BODY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -19,11 +24,13 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from cluster.api.dialect import Dialect, Reply
+    from cluster.api.outline import Outline
     from cluster.api.response_memory import ResponseMemory
     from cluster.backend import Backend
     from cluster.model_names import ModelNames
     from cluster.models.served import ServedModel
-    from cluster.prompt.conversation import Conversation
+    from cluster.prompt.conversation import Change, Conversation
+    from cluster.prompt.warm_path import Asked, Prefix
     from cluster.tenants import Tenant, Tenants
 
 log = logging.getLogger(__name__)
@@ -51,7 +58,8 @@ class Prepared(NamedTuple):
     model: ServedModel
     tenant: Tenant
     prompts: tuple[bytes, ...]  # packed u32; several only of Completions
-    past: bytes  # digest of what the conversation says, for `ExactTurns`
+    past: xxh3_128  # of what the conversation says, for `ExactTurns`
+    prefix: Prefix | None = None  # the part of the prompt that was known, or is from now on
 
     @property
     def prompt_tokens(self) -> int:
@@ -99,29 +107,69 @@ class Exchange:
         self.complete = False
 
     async def prepare(self, tenant: Tenant, body: bytes) -> Prepared:
-        """Parsed, canonical, rendered, encoded; what is large is worked on in threads. Raises `ClientError`."""
+        """Parsed, canonical, rendered, encoded: what is new of a known conversation, else the whole, in threads where
+        it is large. Raises `ClientError`."""
+        asked, prepared = None, None
+        if self.dialect.outline is not None and len(body) <= WARM_BODY_BYTES:
+            asked, prepared = self._grown(tenant, body, self.dialect.outline)
+        if prepared is None:
+            prepared = await self._read(tenant, body, asked)
+        self.report.prompt_tokens = prepared.prompt_tokens
+        return prepared
+
+    def _grown(
+        self, tenant: Tenant, body: bytes, outline_of: Callable[[bytes], Outline]
+    ) -> tuple[Asked | None, Prepared | None]:
+        """A known conversation's next request; else how it is asked for, when it may become one."""
+        asked = None
+        try:
+            outline = outline_of(body)
+            model = self.services.models.find(outline.model)
+            asked = model.asked(outline, tenant.id)
+            found = model.grown(asked, outline, self.stages.done)
+        except ClientError:
+            return asked, None  # whoever reads it all says why
+        if found is None:
+            return asked, None
+        tail, grown = found
+        self.stages.done("tokenize")
+        self._tell(tail, model, grown.changes)
+        self.report.spliced_turns, self.report.written_turns = grown.turns
+        return asked, Prepared(tail, grown.conversation, model, tenant, (grown.tokens,), grown.past, grown.prefix)
+
+    async def _read(self, tenant: Tenant, body: bytes, asked: Asked | None) -> Prepared:
         stages, report = self.stages, self.report
         read = await _run(self.dialect.parse, body, size_bytes=len(body))
         parsed = resumed(read, self.services.responses, tenant.id)
         stages.done("parse")
-        report.ignored, report.model = parsed.hints.ignored, parsed.model
+        self._tell(parsed, None, ())
+        model = self.services.models.find(parsed.model)
+        conversation, changes = await _run(model.canonical, parsed, size_bytes=len(body))
+        self._tell(parsed, model, changes)
+        stages.done("canonical")
+        if conversation.prompts:
+            stages.done("template")
+            prompts = [await model.raw_tokens(given) for given in conversation.prompts]
+            stages.done("tokenize")
+            return Prepared(parsed, conversation, model, tenant, tuple(prompts), xxh3_128())
+        draft = await model.draft(conversation, tenant.id)
+        stages.done("template")
+        tokens, report.spliced_turns = await model.encode(draft)
+        report.written_turns = draft.past_turns - report.spliced_turns
+        prefix = None
+        if asked is not None and model.warm_path is not None:
+            made = Written(tokens, Turns(report.spliced_turns, report.written_turns))
+            prefix = model.warm_path.keep(asked, parsed, conversation, made)
+        stages.done("tokenize")
+        return Prepared(parsed, conversation, model, tenant, (tokens,), draft.past, prefix)
+
+    def _tell(self, parsed: Conversation, model: ServedModel | None, changes: tuple[Change, ...]) -> None:
+        """What the report should know, as soon as it is known."""
+        report = self.report
+        report.ignored, report.model = parsed.hints.ignored, parsed.model if model is None else model.name
         report.session, report.betas = session_of(self._headers, parsed), betas_of(self._headers)
         report.client = self._headers.get("user-agent", "")[:MAX_HINT_CHARS]
-        model = self.services.models.find(parsed.model)
-        report.model = model.name
-        conversation, report.changes = await _run(model.canonical, parsed, size_bytes=len(body))
-        stages.done("canonical")
-        draft = None if conversation.prompts else await model.draft(conversation, tenant.id)
-        stages.done("template")
-        if draft is None:
-            prompts = [await model.raw_tokens(given) for given in conversation.prompts]
-        else:
-            prompt, report.spliced_turns = await model.encode(draft)
-            prompts, report.written_turns = [prompt], draft.past_turns - report.spliced_turns
-        prepared = Prepared(parsed, conversation, model, tenant, tuple(prompts), b"" if draft is None else draft.past)
-        stages.done("tokenize")
-        report.prompt_tokens = prepared.prompt_tokens
-        return prepared
+        report.changes = changes
 
     async def run(
         self, receive: Receive, respond: Callable[[Exchange, Tenant, bytes], Coroutine[Any, Any, None]]

@@ -55,6 +55,20 @@ ENGINE_REPLAY_INTERVAL_S: Final = 1.0  # how often an idle engine is asked wheth
 REPLAY_PATIENCE_S: Final = 5.0  # without an answer, an engine is asked again
 ENGINE_HEALTH_INTERVAL_S: Final = 0.25  # how often an engine is asked whether it lives (workers/event_pump.py)
 
+# Data plane between ingress and replica (workers/data_*.py, cluster/data_plane.py).
+MAX_DATA_OPEN_BYTES: Final = 64 * 2**20  # a prompt with its settings
+MAX_DATA_DELTA_BYTES: Final = 8 * 2**20
+MAX_DATA_ERROR_CHARS: Final = 4_096
+MAX_DATA_CONNECTIONS: Final = 1_024  # to one replica
+MAX_DATA_STREAMS: Final = 65_536  # on one connection; slots bound them before
+DATA_PROOF_TIMEOUT_S: Final = 5.0  # for a connection to prove that it knows the secret
+DATA_CONNECT_TIMEOUT_S: Final = 2.0
+DATA_RECONNECT_S: Final = 0.25  # after a failure, before the next attempt
+DATA_WRITE_HIGH_BYTES: Final = 2**20  # unsent, beyond which streams wait
+DATA_STREAM_TOKENS: Final = 1_024  # held for a slow reader, beyond which the replica is asked to pause
+DATA_SILENCE_MS: Final = 5_000  # of a machine that no longer answers, before its connection is lost
+DATA_CLOSE_S: Final = 1.0  # for what was written to leave
+
 # Engine events (workers/kv_events.py, workers/relay.py).
 MAX_ENGINE_BATCH_BYTES: Final = 64 * 2**20
 MAX_RELAY_BLOCKS: Final = 16_777_216  # copies of blocks over all tiers of one engine
@@ -104,8 +118,8 @@ MAX_ARGUMENT_NUMBER_CHARS: Final = 256
 MAX_CHANGES: Final = 1_024  # reported of one request, of all canonical rules
 MAX_CHANGE_CHARS: Final = 1_024  # of the text that one change reports
 SEGMENT_CACHE_BYTES: Final = 64 * 2**20
-THREAD_MEMORY_BYTES: Final = 512 * 2**20  # conversations whose prompts are known, of one model in one ingress
-WARM_BODY_BYTES: Final = 4 * 2**20  # larger bodies are read as a whole, in threads
+THREAD_MEMORY_BYTES: Final = 256 * 2**20  # conversations whose prompts are known, of one model in one ingress
+WARM_BODY_BYTES: Final = 2 * 2**20  # larger bodies are read as a whole, in threads
 WARM_TAIL_BYTES: Final = 64 * 2**10  # of new messages that are read on the event loop
 MAX_CHARS_PER_TOKEN: Final = 64  # of a context window's tokens; text beyond it is refused unrendered
 INLINE_PROMPT_CHARS: Final = 16_384

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cluster.api.outline import Outline
     from cluster.output.assembly import Ending, Piece, ScoredToken, Usage
     from cluster.output.events import Said
     from cluster.prompt.conversation import Conversation
@@ -71,3 +72,4 @@ class Dialect(NamedTuple):
     parse: Callable[[bytes], Conversation]
     reply: Callable[[Conversation, AnswerId], Reply]
     error: Callable[[BaseException, str], ErrorBody]
+    outline: Callable[[bytes], Outline] | None = None  # None where every request is read as a whole

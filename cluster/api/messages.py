@@ -80,8 +80,8 @@ def _conversation(fields: Fields, unknown: tuple[str, ...], max_tokens: int | No
         hide_thinking=thought.is_hidden,
         effort=effort,
         output_format=output_format,
-        limits=_limits(fields, max_tokens),
-        hints=Hints(session=_session(fields), ignored=ignored[:MAX_IGNORED_FIELDS]),
+        limits=limits_of(fields, max_tokens),
+        hints=Hints(session=session_of(fields), ignored=ignored[:MAX_IGNORED_FIELDS]),
         stream=bool(fields_of.optional(fields, "stream", bool)),
     )
 
@@ -95,7 +95,8 @@ def _raw_messages(fields: Fields) -> list[RawMessage]:
     return messages
 
 
-def _limits(fields: Fields, max_tokens: int | None) -> Limits:
+def limits_of(fields: Fields, max_tokens: int | None) -> Limits:
+    """What is asked of the sampler. Raises `InvalidRequest`."""
     temperature: float | None = fields_of.optional(fields, "temperature", float)
     top_p: float | None = fields_of.optional(fields, "top_p", float)
     top_k: int | None = fields_of.optional(fields, "top_k", int)
@@ -120,7 +121,7 @@ def _edits(fields: Fields) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"context_management.edits of type {kind[:MAX_HINT_CHARS]}" for kind in unmade))
 
 
-def _session(fields: Fields) -> str:
+def session_of(fields: Fields) -> str:
     """The session id that coding agents put, as JSON, into `metadata.user_id`. Anything else is no hint."""
     try:
         metadata: _Metadata = msgspec.json.decode(fields["metadata"], type=_Metadata)

@@ -92,10 +92,10 @@ class Reader:
         """The system text: a string, or blocks of text. Raises `InvalidRequest`."""
         return cast("tuple[Text, ...]", tuple(self._blocks(raw, "system", _SYSTEM_TEXT)))
 
-    def messages(self, raw: Sequence[RawMessage]) -> tuple[Message, ...]:
-        """All messages in order. Raises `InvalidRequest` that says where."""
+    def messages(self, raw: Sequence[RawMessage], *, first: int = 0) -> tuple[Message, ...]:
+        """All messages in order, or those from number `first` on. Raises `InvalidRequest` that says where."""
         newest = max((i for i, message in enumerate(raw) if message.role == "user"), default=-1)
-        return tuple(self._message(message, f"messages[{i}]", i == newest) for i, message in enumerate(raw))
+        return tuple(self._message(message, f"messages[{first + i}]", i == newest) for i, message in enumerate(raw))
 
     def _message(self, message: RawMessage, path: str, is_newest: bool) -> Message:  # noqa: FBT001 - one caller
         place = _ROLES.get(message.role)

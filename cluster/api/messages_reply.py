@@ -10,6 +10,7 @@ from cluster.api import errors, sse
 from cluster.api.call_ids import shown
 from cluster.api.dialect import AnswerId, Dialect, ErrorBody
 from cluster.api.messages import parse_count, parse_message
+from cluster.api.messages_outline import outline_of_count, outline_of_message
 from cluster.output.events import CallArguments, CallBroken, CallEnd, CallStart, TextDelta, ThinkingDelta
 from cluster.prompt.conversation import Text, Thinking, ToolCall
 
@@ -186,5 +187,5 @@ def _error(error: BaseException, request_id: str) -> ErrorBody:
     return ErrorBody(fault.status, errors.headers_of(fault), body)
 
 
-MESSAGES: Final = Dialect("messages", parse_message, MessagesReply, _error)
-COUNT: Final = MESSAGES._replace(api="count_tokens", parse=parse_count)
+MESSAGES: Final = Dialect("messages", parse_message, MessagesReply, _error, outline_of_message)
+COUNT: Final = MESSAGES._replace(api="count_tokens", parse=parse_count, outline=outline_of_count)

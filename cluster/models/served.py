@@ -9,6 +9,8 @@ from array import array
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from xxhash import xxh3_128
+
 from cluster.models.chat_template import JinjaChatTemplate, NoChatTemplate
 from cluster.models.constraint import constraint
 from cluster.models.output_parser import ParserFamily, parsers_of
@@ -19,32 +21,38 @@ from cluster.output.detokenizer import Vocabulary
 from cluster.output.families import AUTOMATIC
 from cluster.output.parsing import PlainParser
 from cluster.prompt.canonical import Canonicaliser
+from cluster.prompt.conversation import Conversation
 from cluster.prompt.cutting import Cutter
 from cluster.prompt.exact_turns import Draft, ExactTurns
 from cluster.prompt.fitting import FittedTemplate
+from cluster.prompt.growth import Grower
 from cluster.prompt.literal import NO_MARKS, LiteralMarks
 from cluster.prompt.segments import Segmenter
 from cluster.prompt.template import Ask, Encoder, Turn, chars_of, render
+from cluster.prompt.threads import Head, ThreadMemory, chain
 from cluster.prompt.tool_text import TOLD_PARSER
 from cluster.prompt.traits import probe
 from cluster.prompt.turns import TurnMemory
+from cluster.prompt.warm_path import Asked, Grown, WarmPath
 from router.errors import InvalidRequest, ModelUnusable, RequestTooLarge
 from router.limits import (
     INLINE_BODY_BYTES,
     INLINE_PROMPT_CHARS,
     MAX_CHARS_PER_TOKEN,
     SEGMENT_CACHE_BYTES,
+    THREAD_MEMORY_BYTES,
     TURN_MEMORY_BYTES,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from cluster.api.outline import Outline
     from cluster.output.families import Family
     from cluster.output.parsing import OutputParser
     from cluster.prompt.canonical import Rules
-    from cluster.prompt.conversation import Change, Conversation
+    from cluster.prompt.conversation import Change
     from cluster.prompt.template import ChatTemplate
     from workers.engine import Structured
 
@@ -107,7 +115,9 @@ class ServedModel:
         self._segmenter = Segmenter(
             tokenizer, atoms=tokenizer.atoms(), cache_bytes=SEGMENT_CACHE_BYTES, seamed=template.marks.seamed
         )
-        self.turns = self._exact_turns() if rules.exact_turns else None
+        cutter = Cutter(template, self._segmenter, salt=f"kvist{secrets.token_hex(6)}")
+        self.turns = self._exact_turns(cutter) if rules.exact_turns else None
+        self.warm_path = self._warm_path(cutter) if rules.inline_system != "merge" else None
 
     def canonical(self, conversation: Conversation) -> Canonical:
         """Apply the model's canonical rules. Pure; safe in a thread.
@@ -143,7 +153,7 @@ class ServedModel:
     async def draft(self, conversation: Conversation, tenant: str) -> Draft:
         """As `prompt`, but what was generated for this tenant is not written anew: `encode` puts its tokens back."""
         if self.turns is None:
-            return Draft(conversation, b"", [await self.prompt(conversation)])
+            return Draft(conversation, xxh3_128(), [await self.prompt(conversation)])
         if chars_of(conversation) <= INLINE_PROMPT_CHARS:
             return self.turns.draft(conversation, tenant)
         return await asyncio.to_thread(self.turns.draft, conversation, tenant)
@@ -173,12 +183,42 @@ class ServedModel:
         self._segmenter.remember(plan)
         return encoded
 
-    def _exact_turns(self) -> ExactTurns | None:
-        cutter = Cutter(self._template, self._segmenter, salt=f"kvist{secrets.token_hex(6)}")
+    def _exact_turns(self, cutter: Cutter) -> ExactTurns | None:
         if not cutter.usable:
             log.warning("%s: exact turns are off: its template writes past turns otherwise than new ones", self.name)
             return None
         return ExactTurns(self.name, cutter=cutter, memory=TurnMemory(TURN_MEMORY_BYTES), vocabulary=self.vocabulary)
+
+    def _warm_path(self, cutter: Cutter) -> WarmPath | None:
+        grower = Grower(self._template, self._segmenter, cutter)
+        if not grower.usable:
+            log.warning("%s: every prompt is rendered as a whole: its template writes turns by what follows", self.name)
+            return None
+        return WarmPath(
+            canonicaliser=self._canonicaliser,
+            grower=grower,
+            segmenter=self._segmenter,
+            turns=self.turns,
+            memory=ThreadMemory(THREAD_MEMORY_BYTES),
+        )
+
+    def asked(self, outline: Outline, tenant: str) -> Asked:
+        """How a request is looked for among known conversations. O(its bytes)."""
+        bare = Conversation(api="messages", model="", system=outline.system)
+        system = self._canonicaliser.apply(bare)[0].system
+        head = Head(tenant, self.name, (*(block.text for block in system), None, *outline.parts))
+        return Asked(head, outline.raws, chain(head, outline.raws))
+
+    def grown(self, asked: Asked, outline: Outline, done: Callable[[str], None]) -> tuple[Conversation, Grown] | None:
+        """The rest of a request as parsed, and its prompt, when it continues a known conversation. `done` is told of
+        stages. Raises `ClientError`."""
+        found = None if self.warm_path is None else self.warm_path.find(asked)
+        if found is None or self.warm_path is None:
+            return None
+        tail = outline.tail(found.thread.shell, found.boundary.messages)
+        done("parse")
+        grown = self.warm_path.extend(asked, found, tail, done=done)
+        return None if grown is None else (tail, grown)
 
     async def raw_tokens(self, prompt: str | bytes) -> bytes:
         """Packed u32 of a prompt that no template has written: a text begins as the model's texts do, tokens stay.

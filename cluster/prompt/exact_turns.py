@@ -45,7 +45,7 @@ class Draft(NamedTuple):
     """
 
     conversation: Conversation
-    past: bytes
+    past: xxh3_128
     texts: Sequence[str]
     turns: Sequence[tuple[int, KnownTurn]] = ()
 
@@ -54,9 +54,12 @@ class Draft(NamedTuple):
         """How many turns of the assistant there are, known or not; one that is being continued is none."""
         return sum(message.role == "assistant" for message in self.conversation.messages[:-1])
 
-    def true_turns(self, encoded: Sequence[bytes]) -> dict[int, KnownTurn]:
-        """Those, from the first one on, that answered the very tokens that stand before them. O(tokens)."""
-        digest, size = xxh3_128(), 0
+    def true_turns(self, encoded: Sequence[bytes], before: bytes = b"") -> dict[int, KnownTurn]:
+        """Those, from the first one on, that answered the very tokens that stand before them. O(tokens).
+
+        `before` are tokens that precede the draft's.
+        """
+        digest, size = xxh3_128(before), len(before)
         true: dict[int, KnownTurn] = {}
         for (index, turn), text in zip(self.turns, encoded, strict=False):
             digest.update(text)
@@ -81,7 +84,7 @@ class Generated(NamedTuple):
     draft (prompt and tokens packed u32)."""
 
     prompt: bytes
-    past: bytes
+    past: xxh3_128
     said: Sequence[Said]
     tokens: bytes
 
@@ -104,16 +107,20 @@ class ExactTurns:
         """
         turns = list(turns_of(conversation))
         *before, past = pasts(turns)
+        return self.redraft(Draft(conversation, past, ()), self.known(turns, before, tenant))
+
+    def known(self, turns: Sequence[Turn], pasts: Sequence[xxh3_128], tenant: str) -> dict[int, KnownTurn]:
+        """Those turns that were generated for this tenant, each after its past. O(turns)."""
         last_user = max((index for index, turn in enumerate(turns) if turn.role == "user"), default=-1)
         known = {}
-        for index, (turn, said) in enumerate(zip(turns[:-1], before[:-1], strict=True)):
+        for index, (turn, past) in enumerate(zip(turns[:-1], pasts, strict=False)):
             if turn.role != "assistant":
                 continue
-            generated = self._memory.at(Place(tenant, self._model, digest_at(said, turn)))
+            generated = self._memory.at(Place(tenant, self._model, digest_at(past, turn)))
             one = match(generated, turn, ids_matter=self._cutter.shows_ids)
             if one and self._cutter.can_cut(turn, reasoning=bool(one.reasoning), user_since=index < last_user):
                 known[index] = one
-        return self.redraft(Draft(conversation, past, ()), known)
+        return known
 
     def redraft(self, draft: Draft, known: Mapping[int, KnownTurn]) -> Draft:
         """The same around those of the `known` turns that can be spliced: rendered once as a rule, at most three times.

@@ -128,22 +128,23 @@ def _key(turn: KnownTurn) -> tuple[Place, bytes, bytes]:
     return turn.place, turn.calls, turn.reasoning
 
 
-def pasts(turns: Iterable[Turn]) -> Iterator[bytes]:
-    """For each turn the digest of all that was said before it, and at the end one of everything. O(text).
+def pasts(turns: Iterable[Turn], before: xxh3_128 | None = None) -> Iterator[xxh3_128]:
+    """For each turn what was said before it, as a digest, and at the end one of everything. O(text).
 
-    Reasoning is left out: clients drop that of past turns whenever they like.
+    `before` is such a digest of turns that precede these. Reasoning is left out: clients drop that of past turns
+    whenever they like.
     """
-    past = xxh3_128()
+    past = xxh3_128() if before is None else before.copy()
     for turn in turns:
-        yield past.digest()
+        yield past.copy()
         said = (part for call in turn.calls for part in (call.name, call.arguments))
         _add(past, [turn.role, turn.name, turn.content, *said])
-    yield past.digest()
+    yield past
 
 
-def digest_at(past: bytes, turn: Turn) -> bytes:
+def digest_at(past: xxh3_128, turn: Turn) -> bytes:
     """The `Place.digest` of an assistant's turn: what was said before, its text, and what it calls."""
-    here = xxh3_128(past)
+    here = xxh3_128(past.digest())
     _add(here, [turn.content.strip(), *(call.name for call in turn.calls)])
     return here.digest()
 
