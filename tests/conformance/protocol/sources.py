@@ -19,13 +19,14 @@ class Source(NamedTuple):
 RELAYED: Final = Source("", "relayed as sent: the engine behind it decides", "its HTTP relay")
 _NO_STRIP: Final = Source("no", "relayed as sent: nothing strips the line", "its name does not occur in smg's binary")
 _DYNAMO: Final = "lib/llm/src/protocols/anthropic/stream_converter.rs"
+_DYNAMO_TYPES: Final = "lib/llm/src/protocols/anthropic/types.rs"
 _DYNAMO_HTTP: Final = "lib/llm/src/http/service/anthropic.rs"
 _VLLM: Final = "vllm/entrypoints/anthropic"
 
 SOURCES: Final[dict[str, dict[str, Source]]] = {
     "dynamo": {
-        "own-tokens": Source("no", "a returned turn is written anew by the template", _DYNAMO_HTTP),
-        "structured-output": Source("", "passed on as guided decoding: the engine decides", _DYNAMO_HTTP),
+        "own-tokens": Source("no", "a call's input is parsed and written anew by the template", _DYNAMO_TYPES),
+        "structured-output": Source("", "passed on as a constraint: the engine decides", _DYNAMO_TYPES),
         "cut-call": Source("yes", "the last call's arguments are repaired when the answer is cut", _DYNAMO),
         "broken-call": Source("no", "a call whose arguments are no JSON is dropped, unless it was cut", _DYNAMO),
         "incremental-call": Source("no", "a call is held back until its end, then replayed in pieces", _DYNAMO),

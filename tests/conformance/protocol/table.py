@@ -18,7 +18,9 @@ STATUSES: Final = ("yes", "partly", "no", "source")
 INTRODUCTION: Final = """# Conformance
 
 What coding agents need of a server, one row a behaviour: Kvist beside NVIDIA Dynamo, vLLM's own server and SGLang's
-gateway (smg). Every cell is the outcome of HTTP requests that anybody can repeat:
+gateway (smg). The rows were chosen here, from what real clients send and from what went wrong elsewhere; a full column
+shows that Kvist keeps its promises, not that nothing else matters. Cells are outcomes of HTTP requests that anybody can
+repeat:
 
 ```
 python -m tests.conformance.protocol --markdown                # everything, and this page
