@@ -42,7 +42,7 @@ async def scripted_app(model: Path) -> AsyncIterator[str]:
     """The app on loopback: its URL. The model is called `tiny`."""
     served = load_model(model, name="tiny", max_model_len=CONTEXT_TOKENS, rules=Rules())
     served.warm()
-    settings = {"block_size": BLOCK_TOKENS, "max_model_len": CONTEXT_TOKENS, "answers": list(SCRIPT)}
+    settings = {"speed": 0.5, "block_size": BLOCK_TOKENS, "max_model_len": CONTEXT_TOKENS, "answers": list(SCRIPT)}
     engine = SimEngine.from_settings("tiny", model, settings)
     await engine.start()
     tenants = Tenants.sharing_default([KEY])
