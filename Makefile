@@ -38,7 +38,7 @@ real: env ## The long tests between real processes: hybrid models, a router stop
 	@$(PYTEST) -q -m slow tests/real
 
 FUZZ_S ?= 60
-fuzz: env ## Look for inputs that break a decoder or a parser, FUZZ_S seconds for each of 10 targets
+fuzz: env ## Look for inputs that break a decoder or a parser, FUZZ_S seconds for each of 12 targets
 	@set -e; for target in $$($(BIN)/python -m tests.fuzz); do \
 		echo "== $$target"; $(BIN)/python -m tests.fuzz $$target -runs=-1 -max_total_time=$(FUZZ_S); done
 
