@@ -10,7 +10,7 @@ import pytest
 from tests.fuzz.targets import NAMES, target
 
 CORPUS = Path(__file__).parent / "corpus"
-MAX_FILES, MAX_BYTES = 250, 500_000
+MAX_FILES, MAX_BYTES = 300, 500_000
 MAX_GROWTH_MB = 100
 
 

@@ -73,12 +73,10 @@ def seeds() -> Iterator[bytes]:
     end = bytes(map(TEXTS.index, ("</tool_call>", "\n")))
     thought = bytes(map(TEXTS.index, ("<think>", "é", "</think>", "\n", "w")))
     xml = ("<tool_call>", "<function=get>", "<parameter=a>", "1", "</parameter>", "</function>")
-    for family in range(len(FAMILIES)):
-        for prompt in range(len(PROMPTS)):
-            head = bytes((family, prompt))
-            yield head + thought + call + end + call + end + thought
-            yield head + bytes(map(TEXTS.index, xml)) + end + thought + bytes(map(TEXTS.index, xml))
-            yield head + call[:-1] + end + call + thought
+    tag = bytes(map(TEXTS.index, xml))
+    for prompt in range(len(PROMPTS)):
+        yield bytes((0, prompt)) + thought + call + end + call + end + thought + call[:-1] + end + call + thought
+        yield bytes((1, prompt)) + thought + tag + end + thought + tag[:-1] + end + tag + tag
 
 
 def recorded(fixtures: Path) -> Iterator[bytes]:
