@@ -39,7 +39,7 @@ def test_claude_code_works_a_task_of_two_turns_with_tool_calls_and_stays_warm(
     assert (second["result"], second["session_id"]) == (answers.NEXT_ANSWER, first["session_id"])
     lines = request_lines(cluster, "claude-cli", count=3, session=first["session_id"])
     assert [(line["api"], line["outcome"]) for line in lines] == [("messages", "completed")] * 3
-    assert all("attribution_line" in line["rules"] for line in lines)
+    assert "attribution_line" in lines[0]["rules"]  # a conversation that is known is read on from its new turns
     assert lines[0]["prompt_tokens"] > 10_000
     assert_stays_warm(lines)
 
