@@ -51,5 +51,11 @@ soak: env ## Simulate thousands of seeds (KVIST_SIM_SEEDS, else 2000) of ten min
 bench: env ## Match, store, ingest and hashing; beside Dynamo's with PEER=dynamo
 	@$(BIN)/kvist bench router $(if $(PEER),--peer $(PEER)) --json out/bench_router.json
 
+bench-ingress: env ## The way from a client to a worker and back (8 min); beside Dynamo's with PEER=dynamo
+	@$(BIN)/kvist bench ingress $(if $(PEER),--peer $(PEER)) --json out/bench_ingress.json
+
+bench-stages: env ## Where the time of a warm turn goes, each step beside its budget
+	@$(BIN)/kvist bench stages --json out/bench_stages.json
+
 clean: ## Remove what the targets made
 	@rm -rf $(KVIST_VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

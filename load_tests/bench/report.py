@@ -13,7 +13,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Samples = dict[str, list[float]]
-UNITS: Final = {"_us": "us", "blocks_per_s": "blocks/s", "bytes_per_block": "bytes"}
+UNITS: Final = {
+    "_us": "us",
+    "_us_per_token": "us",
+    "blocks_per_s": "blocks/s",
+    "bytes_per_block": "bytes",
+    "_ms": "ms",
+    "_mb": "MiB",
+    "requests_per_s": "1/s",
+    "chunks_per_s": "1/s",
+    "events_per_s": "1/s",
+    "tokens_per_s": "1/s",
+    "_tokens": "tokens",
+}
+ROUNDING: Final = ((10, 3), (100, 2), (10_000, 1))  # values below, decimal places
 
 
 def as_data(ours: Samples, theirs: Samples, peer_versions: dict[str, str]) -> dict[str, Any]:
@@ -50,9 +63,10 @@ def _row(name: str, values: list[float], peer_values: list[float] | None) -> dic
         "value": _rounded(value),
         "unit": next(unit for suffix, unit in UNITS.items() if name.endswith(suffix)),
         "peer_value": None if peer_value is None else _rounded(peer_value),
-        "ratio": None if peer_value is None else round(value / peer_value, 3),
+        "ratio": round(value / peer_value, 3) if peer_value else None,
     }
 
 
 def _rounded(value: float) -> float:
-    return round(value, 1) if value < 10_000 else round(value)
+    digits = next((digits for below, digits in ROUNDING if value < below), None)
+    return round(value, digits)
