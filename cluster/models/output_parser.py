@@ -14,6 +14,7 @@ from cluster.models.parser_kinds import ParserKind, load_tokenizer
 from cluster.models.parser_request import chat_request, form_request
 from cluster.output.families import AUTOMATIC, Family, family_of, settled
 from cluster.output.narrator import CallPiece, Narrator, Parsed
+from cluster.output.spelling import Heard, Spelling
 from router.errors import ModelUnusable
 from router.hashing import BYTES_PER_TOKEN
 from workers.engine import Structured
@@ -123,7 +124,8 @@ class VllmParser:
         self._narrator = Narrator(kind.marks, kind.framing)
         self._parser: Any = None
         self._prompt: list[int] | None = []
-        self._waiting: list[tuple[str, int]] | None = None  # until it is known whether the answer begins with reasoning
+        self._spelling = Spelling(kind.spelled)
+        self._waiting: list[Heard] | None = None  # until it is known whether the answer begins with reasoning
         self._opened = False
         self._failed = False
         self._said: Literal["reasoning", "content"] | None = None  # by this parser, last
@@ -144,20 +146,15 @@ class VllmParser:
 
     def push(self, text: str, token: int) -> Sequence[Event]:
         """See `OutputParser`."""
-        text += self._kind.specials.get(token, "")
-        if not text:
-            return ()
-        if self._waiting is None:
-            return self._feed(text, [token])
-        self._waiting.append((text, token))
-        begun, mark = "".join(text for text, _ in self._waiting).lstrip(), self._kind.think_start
-        if len(begun) < len(mark) and mark.startswith(begun):
-            return ()
-        return self._decide(thinking=begun.startswith(mark))
+        special = self._kind.specials.get(token, "")
+        heard = self._spelling.push(text, token)
+        if special:
+            heard += [*self._spelling.finish(), Heard(special, [token])]
+        return [event for piece in heard for event in self._hear(piece)]
 
     def finish(self, text: str) -> Sequence[Event]:
         """See `OutputParser`."""
-        events: list[Event] = []
+        events = [event for piece in self._spelling.finish() for event in self._hear(piece)]
         if self._waiting is not None:
             events += self._decide(thinking=False)
         if self._failed:
@@ -166,10 +163,19 @@ class VllmParser:
             events += self._fed(text, [], finished=True)
         return events + self._narrator.finish()
 
+    def _hear(self, piece: Heard) -> list[Event]:
+        if self._waiting is None:
+            return self._feed(*piece)
+        self._waiting.append(piece)
+        begun, mark = "".join(text for text, _ in self._waiting).lstrip(), self._kind.think_start
+        if len(begun) < len(mark) and mark.startswith(begun):
+            return []
+        return self._decide(thinking=begun.startswith(mark))
+
     def _decide(self, *, thinking: bool) -> list[Event]:
         waited, self._waiting = self._waiting or [], None
         self._begin(thinking=thinking)
-        return [event for text, token in waited for event in self._feed(text, [token])]
+        return [event for piece in waited for event in self._feed(*piece)]
 
     def _begin(self, *, thinking: bool) -> None:
         self._said = None

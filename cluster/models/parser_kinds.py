@@ -34,16 +34,18 @@ class ParserKind:
         reasoning = self._trial(self._combined).reasoning_parser if self.has_reasoning else None
         self.think_start = str(getattr(reasoning, "reasoning_start_str", None) or "")
         self.think_end = str(getattr(reasoning, "reasoning_end_str", None) or "")
-        texts = {self.think_start, self.think_end}
-        if self.marks is not None:
-            texts |= {*self.marks.opens, self.marks.close}
+        known = {self.think_start, self.think_end}
+        known |= {*self.marks.opens, self.marks.close} if self.marks else set()
+        texts = set(known)
         for cls in (self._combined, self._calls_only):
             texts |= set(_texts_of(self._trial(cls))) if cls is not None else set()
         named = "\n".join(texts)
         self.specials = {token: text for token, text in specials.items() if text in named}
         self.framing = tuple({self.think_start, self.think_end, *self.specials.values()} - {""})
         self.closes_calls = self._calls_only is not None and _converts(self._trial(self._calls_only))
-        self._ids = {text: token for token, text in specials.items()} | dict(tokenizer.get_added_vocab())
+        self._ids = dict(tokenizer.get_added_vocab())
+        # Special tokens are marks by themselves alone: models spell them out where they write about them.
+        self.spelled = {text: self._ids[text] for text in known & self._ids.keys() - set(specials.values())}
 
         # Text without these can be no mark's beginning. Calls of unknown form may begin with anything.
         is_known = family.tool_parser is None or (self.marks is not None and self.marks.close)

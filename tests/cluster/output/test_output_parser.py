@@ -184,6 +184,13 @@ def test_any_grouping_of_tokens_gives_the_same_events(tiny: Model, name: str, cu
     assert assembled(tiny, groups) == assembled(tiny, tokens)
 
 
+@pytest.mark.parametrize("name", sorted(ANSWERS))
+def test_marks_are_marks_however_they_are_spelled(tiny: Model, name: str) -> None:
+    """As the tokens they are, or in letters: models do both, and a form may leave them no other way."""
+    letters = [token for letter in ANSWERS[name] for token in tiny.tokens(letter)]
+    assert without_ids(blocks_of(tiny.read(letters))) == tiny.blocks(ANSWERS[name])
+
+
 MARKS = ["<", "<think>", "</think>", "<tool_call>", "</tool_call>", "\n", '{"name": "get", "arguments": {"a": ']
 PARTS = [*MARKS, "a", "é", '"x', '"', "1", "}", "}}", "{", ","]
 
