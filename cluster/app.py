@@ -36,7 +36,7 @@ def build(args: dict[str, Any]) -> Application:
 
 def build_application(config: ClusterConfig) -> Application:
     """The graph of a validated config. Touches no cluster except to ask whether it has GPUs."""
-    workers = {model.name: _worker(model, config).bind(_settings(model)) for model in config.models}
+    workers = {model.name: _worker(model, config).bind(_settings(model, config)) for model in config.models}
     ingress = serve.deployment(
         serve.ingress(None)(Ingress),
         name=INGRESS_DEPLOYMENT,
@@ -77,7 +77,7 @@ def _gpus_wanted(model: ModelConfig) -> int:
     return model.gpus if has_gpus else 0
 
 
-def _settings(model: ModelConfig) -> dict[str, Any]:
+def _settings(model: ModelConfig, config: ClusterConfig) -> dict[str, Any]:
     return {
         "model": model.name,
         "source": model.source,
@@ -85,4 +85,5 @@ def _settings(model: ModelConfig) -> dict[str, Any]:
         "engine": model.engine,
         "engine_args": model.engine_args,
         "cache_dir": str(cache_dir()),
+        "data_plane": config.data_plane,
     }

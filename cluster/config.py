@@ -105,7 +105,7 @@ class ClusterConfig(_Frozen):
     """Everything `kvist serve` and `serve run` need. `api_keys` empty means no authentication (loopback only).
 
     `aliases` are further names, with `*` and `?`, and the served names they lead to; None means that the ids Claude
-    Code sends lead to the first model.
+    Code sends lead to the first model. `data_plane` "handle" sends tokens through Serve's handle only.
     """
 
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1)]
@@ -114,6 +114,7 @@ class ClusterConfig(_Frozen):
     port: Annotated[int, Field(ge=1, le=65535)] = 8000
     ingress_replicas: Annotated[int, Field(ge=1, le=256)] = 1
     drain_s: Annotated[float, Field(gt=0)] = 600.0
+    data_plane: Literal["tcp", "handle"] = "tcp"
     api_keys: tuple[Key, ...] = ()
 
     @field_validator("models")

@@ -21,6 +21,7 @@ NODE_ENVIRONMENT: Final[dict[str, str]] = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(GRPC_MESSAGE_BYTES),
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
+    "RAY_SERVE_COLLECT_AUTOSCALING_METRICS_ON_HANDLE": "0",  # replicas count: handles do not see the data plane
     "RAY_SERVE_SESSION_ID_HEADER_KEY": "x-kvist-no-session",  # sessions are our hints, not Serve's to route by
     "RAY_worker_niceness": "0",
     "RAY_USAGE_STATS_ENABLED": "0",

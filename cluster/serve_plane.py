@@ -1,8 +1,13 @@
-"""One model deployment as one ingress reaches it: choose with the fleet, call through the handle, account for it."""
+"""One model deployment as one ingress reaches it: choose with the fleet, call the replica, account for it.
+
+A call goes over the data plane to the first candidate that has a slot. Serve's handle takes it where there is no data
+plane, and when every candidate is busy: there it waits for its turn, and while any waits, so do those that come later.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +15,8 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from cluster.backend import Job, Routed
-from router.errors import KvistError, NoReplica, ReplicaDied, WireError
+from cluster.data_plane import DataPlane
+from router.errors import KvistError, NoReplica, ReplicaBusy, ReplicaDied, WireError
 from router.hashing import BYTES_PER_TOKEN, block_hashes, seed_of
 from router.membership import MEMBERSHIP
 from router.replicas import PromptBlocks, ReplicaInfo
@@ -40,6 +46,8 @@ class ModelPlane:
         self._streaming = handle.options(stream=True)
         self._clock = clock
         self._subscriber = Subscriber(fleet, clock)
+        self.data = DataPlane(clock)
+        self.queued = 0  # calls that wait in Serve's queue for a slot
         self._known: dict[str, ReplicaInfo] = {}
         self._running: asyncio.Task[None] | None = None
         self._fault: str | None = None
@@ -70,6 +78,7 @@ class ModelPlane:
         """Leave no socket and no task behind."""
         self._closing = True
         await self._subscriber.close()
+        await self.data.close()
         if self._running is not None:
             await self._running
 
@@ -86,8 +95,14 @@ class ModelPlane:
         """How every routable replica stands for a job, best first; nothing is reserved. Raises `NoReplica`."""
         return self.fleet.preview(self._hashed(job))
 
+    def direct(self, decision: Decision) -> tuple[str, ...]:
+        """The candidates to ask over the data plane, in order, before Serve's handle is used."""
+        if self.queued:
+            return ()
+        return tuple(itertools.takewhile(self.data.reaches, decision.candidates))
+
     def call(self, generation: Generation, route: Route) -> Any:
-        """Send a generation to the replicas that `route` names; iterate the result for its deltas."""
+        """Send a generation through Serve to the replicas that `route` names; iterate the result for its deltas."""
         return self._streaming.generate.remote(generation, **{ROUTE_KWARG: route})
 
     def moved(self, decision: Decision, replica: str) -> None:
@@ -104,13 +119,15 @@ class ModelPlane:
 
     def _hashed(self, job: Job) -> PromptBlocks:
         seed = seed_of(self.fleet.model, salt=job.tenant.salt)
-        hashes = {size: block_hashes(job.tokens, block_size=size, seed=seed) for size in self.fleet.block_sizes}
+        hashed = block_hashes if job.prefix is None else job.prefix.hashes
+        hashes = {size: hashed(job.tokens, block_size=size, seed=seed) for size in self.fleet.block_sizes}
         return PromptBlocks(prompt_tokens=len(job.tokens) // BYTES_PER_TOKEN, hashes=hashes)
 
     def _on_members(self, replicas: Mapping[str, Metadata]) -> None:
         for replica in self._known.keys() - replicas.keys():
             del self._known[replica]
             self._subscriber.remove(replica)
+            self.data.remove(replica)
         for replica, metadata in replicas.items():
             if replica in self._known or not metadata:
                 continue
@@ -121,6 +138,8 @@ class ModelPlane:
                 continue
             self._known[replica] = info
             self._subscriber.add(info)
+            if info.data is not None:
+                self.data.add(replica, info.data)
 
 
 class ServeStream:
@@ -130,7 +149,7 @@ class ServeStream:
         self._plane = plane
         self._decision = decision
         self._routed = Routed(replica=decision.candidates[0], predicted_cached_tokens=decision.predicted_cached_tokens)
-        generation = Generation(
+        self._generation = Generation(
             request_id=job.request_id,
             tokens=job.tokens,
             sampling=job.sampling,
@@ -138,12 +157,14 @@ class ServeStream:
             session_id=job.session,
             expected_cached_tokens=decision.predicted_cached_tokens,
         )
-        self._call = plane.call(generation, Route(candidates=decision.candidates, on_routed=self._on_routed))
+        self._call: Any = None
+        self._is_queued = False
+        self._is_counted = False
         self._deltas = self._run()
 
     @property
     def routed(self) -> Routed:
-        """The choice; after Serve had to send it elsewhere, that replica, with no cached tokens promised."""
+        """The choice; after it had to go elsewhere, that replica, with no cached tokens promised."""
         return self._routed
 
     def __aiter__(self) -> AsyncIterator[TokenDelta]:
@@ -151,25 +172,61 @@ class ServeStream:
 
     async def aclose(self) -> None:
         """Abort the generation, wherever it is."""
+        if self._call is not None:
+            self._call.cancel()
+        self._close()
         await self._deltas.aclose()
-        self._call.cancel()
-        self._plane.finish(self._decision)
+
+    async def _run(self) -> AsyncGenerator[TokenDelta, None]:
+        try:
+            for replica in self._plane.direct(self._decision):
+                self._on_routed(replica)
+                self._call = self._plane.data.call(replica, self._generation)
+                try:
+                    async for delta in self._call:
+                        yield self._noted(delta)
+                except ReplicaBusy:
+                    continue
+                return
+            self._call = self._queue()
+            async for delta in self._call:
+                yield self._noted(delta)
+        except Exception as fault:
+            raise _mapped(fault) from fault
+        finally:
+            self._close()
+
+    def _queue(self) -> Any:
+        """Through Serve, which finds a slot or waits for one."""
+        self._is_queued = True
+        self._plane.queued += 1
+        return self._plane.call(
+            self._generation, Route(candidates=self._decision.candidates, on_routed=self._on_accepted)
+        )
+
+    def _on_accepted(self, replica: str) -> None:
+        self._leave_queue()
+        self._on_routed(replica)
 
     def _on_routed(self, replica: str) -> None:
         if replica != self._routed.replica:
             self._plane.moved(self._decision, replica)
             self._routed = Routed(replica=replica, predicted_cached_tokens=0)
 
-    async def _run(self) -> AsyncGenerator[TokenDelta, None]:
-        try:
-            async for delta in self._call:
-                if delta.cached_tokens is not None:
-                    self._plane.first_token(self._decision, delta.cached_tokens)
-                yield delta
-        except Exception as fault:
-            raise _mapped(fault) from fault
-        finally:
-            self._plane.finish(self._decision)
+    def _noted(self, delta: TokenDelta) -> TokenDelta:
+        if delta.cached_tokens is not None and not self._is_counted:
+            self._is_counted = True
+            self._plane.first_token(self._decision, delta.cached_tokens)
+        return delta
+
+    def _leave_queue(self) -> None:
+        if self._is_queued:
+            self._is_queued = False
+            self._plane.queued -= 1
+
+    def _close(self) -> None:
+        self._leave_queue()
+        self._plane.finish(self._decision)
 
 
 def _mapped(fault: Exception) -> Exception:

@@ -51,6 +51,10 @@ class ReplicaDied(ReplicaError):
     """The process or its engine is gone."""
 
 
+class ReplicaBusy(ReplicaError):
+    """It has no free slot, drains, or cannot be reached: nothing was begun, and another one may be asked."""
+
+
 class NoReplica(ReplicaError):
     """Nothing is routable now; the client should come back later."""
 

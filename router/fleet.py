@@ -242,9 +242,7 @@ class Fleet:
         """Whether a known replica gets no locality credit now."""
         return not self._members[replica].believed
 
-    def _ranked(
-        self, prompt: PromptBlocks, exclude: frozenset[str]
-    ) -> tuple[dict[str, Candidate], tuple[Score, ...]]:
+    def _ranked(self, prompt: PromptBlocks, exclude: frozenset[str]) -> tuple[dict[str, Candidate], tuple[Score, ...]]:
         chosen = [one for one in self._members.values() if one.alive]
         if exclude:
             chosen = [one for one in chosen if one.name not in exclude]
@@ -361,6 +359,7 @@ class Fleet:
                 skipped_events=load.gauge.skipped_events,
                 predicted=predicted,
                 actual=actual,
+                data_fault=info.data_fault,
             ),
         )
 

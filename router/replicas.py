@@ -24,9 +24,21 @@ NOTEWORTHY_TOKENS: Final = 10_000
 NOTEWORTHY_SHARE: Final = 0.1
 
 
+class DataEndpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a replica takes generations beside the Serve handle, and what both sides prove to know."""
+
+    host: Name
+    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+    secret: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+
+    def __repr__(self) -> str:
+        return f"DataEndpoint({self.host}:{self.port})"
+
+
 class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A replica's own account, published when it is ready. `replica` is Serve's unique id of it. What an `optimistic`
-    one shows is an upper bound of what its engine will find."""
+    one shows is an upper bound of what its engine will find. Without `data` it is reached through Serve's handle only;
+    `data_fault` says why, when that was not wanted."""
 
     replica: Name
     incarnation: Name
@@ -37,6 +49,8 @@ class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     events: Endpoint
     snapshots: Endpoint
     optimistic: bool = False
+    data: DataEndpoint | None = None
+    data_fault: str = ""
 
     @classmethod
     def from_metadata(cls, metadata: dict[str, Any]) -> ReplicaInfo:
@@ -48,7 +62,8 @@ class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def to_metadata(self) -> dict[str, Any]:
         """Plain data for `from_metadata` on the other side."""
-        return msgspec.structs.asdict(self)
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        return data
 
 
 class PromptBlocks(msgspec.Struct, frozen=True):
@@ -139,9 +154,13 @@ _STATE_PROBLEMS: Final = {
 }
 
 
-def problems_of(feed: Feed, *, bad_messages: int, skipped_events: int, predicted: int, actual: int) -> tuple[str, ...]:
+def problems_of(
+    feed: Feed, *, bad_messages: int, skipped_events: int, predicted: int, actual: int, data_fault: str = ""
+) -> tuple[str, ...]:
     """What is wrong with a replica, in words; nothing when all is well."""
     found = [_STATE_PROBLEMS[feed.state]] if feed.state in _STATE_PROBLEMS else []
+    if data_fault:
+        found.append(f"no data plane, Serve's handle is used: {data_fault}")
     if bad_messages:
         found.append(f"{bad_messages} of its messages were malformed")
     if skipped_events:

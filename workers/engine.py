@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -75,6 +75,19 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int | None = None
     finish_reason: FinishReason | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+
+
+def joined(deltas: Sequence[TokenDelta]) -> TokenDelta:
+    """One delta that says what these say in a row; there is at least one."""
+    if len(deltas) == 1:
+        return deltas[0]
+    counts = [delta.cached_tokens for delta in deltas if delta.cached_tokens is not None]
+    return TokenDelta(
+        tokens=b"".join([delta.tokens for delta in deltas]),
+        cached_tokens=counts[-1] if counts else None,
+        finish_reason=deltas[-1].finish_reason,
+        logprobs=tuple([score for delta in deltas for score in delta.logprobs]),
+    )
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):

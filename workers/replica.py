@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import ray
 from ray import serve
 
 from router.errors import ReplicaDied
-from router.replicas import ReplicaInfo
+from router.replicas import DataEndpoint, ReplicaInfo
 from workers.chat_template import HeadLayout  # noqa: TC001 - msgspec reads the annotation at run time
+from workers.data_plane import DataServer
 from workers.event_pump import EventPump
 from workers.models import resolve_model
+from workers.serve_slots import SlotsUnavailable, serve_slots
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from workers.engine import Engine, Generation, TokenDelta
 
+logger = logging.getLogger("ray.serve")
+
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a replica needs to start; plain data, so that it travels in a Serve config.
 
-    `model` is the identity that block hashes are seeded with; `source` says where the weights come from.
+    `model` is the identity that block hashes are seeded with; `source` says where the weights come from. A `data_plane`
+    "handle" means none: generations come through Serve's handle only.
     """
 
     model: str
@@ -35,6 +41,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     engine_args: dict[str, Any]
     cache_dir: str
+    data_plane: Literal["tcp", "handle"]
 
 
 def create_engine(settings: WorkerSettings, path: Path) -> Engine:
@@ -59,14 +66,29 @@ class Worker:
         await self._engine.start()
         self._replica = str(serve.get_replica_context().replica_id.unique_id)
         self._incarnation = uuid.uuid4().hex
+        host = str(ray.util.get_node_ip_address())  # where other nodes reach this one; loopback on a local cluster
         self._pump = EventPump(
             engine=self._engine,
             model=parsed.model,
-            host=str(ray.util.get_node_ip_address()),  # where other nodes reach this one; loopback on a local cluster
+            host=host,
             replica=self._replica,
             incarnation=self._incarnation,
         )
         self._pump.start()
+        self._data: DataServer | None = None
+        self._endpoint: DataEndpoint | None = None
+        self._data_fault = ""
+        if parsed.data_plane == "tcp":
+            await self._start_data(host)
+
+    async def _start_data(self, host: str) -> None:
+        """Offer the data plane, or say why there is none."""
+        try:
+            self._data = DataServer(generate=self._engine.generate, slots=await serve_slots())
+            self._endpoint = await self._data.start(host)
+        except (SlotsUnavailable, OSError) as fault:
+            self._data_fault = str(fault)
+            logger.warning("no data plane, Serve's handle is used: %s", fault)
 
     async def generate(self, generation: Generation) -> AsyncIterator[TokenDelta]:
         """Stream one generation. Leaving the iterator early aborts it in the engine."""
@@ -95,6 +117,8 @@ class Worker:
             optimistic=info.optimistic,
             events=events,
             snapshots=snapshots,
+            data=self._endpoint,
+            data_fault=self._data_fault,
         ).to_metadata()
 
     async def check_health(self) -> None:
@@ -105,6 +129,9 @@ class Worker:
             raise ReplicaDied(f"KV events stopped: {fault}")
 
     async def __del__(self) -> None:
+        data: DataServer | None = getattr(self, "_data", None)
+        if data is not None:
+            await data.close()
         pump: EventPump | None = getattr(self, "_pump", None)
         if pump is not None:
             await pump.close()

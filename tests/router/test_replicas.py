@@ -22,6 +22,8 @@ INFO: dict[str, Any] = {
     "events": "tcp://127.0.0.1:1",
     "snapshots": "ipc:///tmp/s",
     "optimistic": True,
+    "data": {"host": "127.0.0.1", "port": 2, "secret": "0a" * 32},
+    "data_fault": "",
 }
 
 
@@ -57,6 +59,8 @@ def test_what_a_replica_overstates_is_the_usual_case_and_is_learnt_anew() -> Non
     [
         {"replica": ""}, {"incarnation": "x" * 257}, {"block_size": 0}, {"block_size": "16"}, {"block_size": 2**20},
         {"pool_blocks": 0}, {"pool_blocks": 2**60}, {"max_model_len": None}, {"events": "http://x"}, {"color": "red"},
+        {"data": {"host": "h", "port": 1}}, {"data": {"host": "h", "port": 0, "secret": "0a" * 32}},
+        {"data": {"host": "h", "port": 1, "secret": "short"}}, {"data": "tcp://h:1"},
     ],
     ids=str,
 )  # fmt: skip
@@ -67,10 +71,15 @@ def test_metadata_with_one_wrong_field_is_refused(change: dict[str, Any]) -> Non
 
 
 def test_metadata_with_a_missing_field_is_refused() -> None:
-    """Only being optimistic has a default."""
-    for name in INFO.keys() - {"optimistic"}:
+    """Only being optimistic and the data plane have defaults."""
+    for name in INFO.keys() - {"optimistic", "data", "data_fault"}:
         with pytest.raises(WireError, match=name):
             ReplicaInfo.from_metadata({other: value for other, value in INFO.items() if other != name})
+
+
+def test_a_secret_is_not_in_what_is_printed() -> None:
+    """Logs show where a data plane is, and no more of it."""
+    assert "0a0a" not in repr(ReplicaInfo.from_metadata(INFO))
 
 
 def test_accuracy_remembers_the_last_minutes_only() -> None:
@@ -89,6 +98,9 @@ def test_problems_are_said_in_words_and_a_healthy_replica_has_none() -> None:
     assert problems_of(feed, bad_messages=0, skipped_events=0, predicted=0, actual=0) == (
         "its first snapshot has not come yet: no locality credit",
     )
+    assert problems_of(feed, bad_messages=0, skipped_events=0, predicted=0, actual=0, data_fault="too new a Serve")[
+        1:
+    ] == ("no data plane, Serve's handle is used: too new a Serve",)
     feed.tick(9.0)
     feed.counters = Counter({"snapshot_overflows": 1})
     assert problems_of(feed, bad_messages=3, skipped_events=2, predicted=90_000, actual=20_000) == (

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 NAMES: Final = (
     "frame", "snapshot", "engine_batch", "recording", "fleet", "messages", "chat", "completions", "responses", "output",
+    "data_frame",
     "arguments", "answers",
 )  # fmt: skip
 

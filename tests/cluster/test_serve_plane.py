@@ -1,0 +1,225 @@
+"""One model deployment as an ingress reaches it: data plane first, Serve's queue when all are busy, books that balance.
+
+Serve itself is a stand-in here; the real one is met in tests/e2e.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cluster.backend import Job
+from cluster.serve_plane import ModelPlane
+from cluster.tenants import Tenant
+from router.errors import NoReplica, ReplicaDied
+from router.fleet import Fleet
+from router.membership import MEMBERSHIP
+from router.replicas import ReplicaInfo
+from router.serve_router import ROUTE_KWARG, Route
+from tests.workers.data_support import Replica, packed, replica, until
+from workers.engine import Sampling, TokenDelta
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from workers.engine import Generation
+
+pytestmark = pytest.mark.anyio
+
+DISCONNECTS, AT_ONCE = 240, 24
+
+
+class Handle:
+    """Serve's handle as the plane uses it: calls wait until `free`, then go to the last candidate."""
+
+    is_initialized = True
+
+    def __init__(self) -> None:
+        self.free = asyncio.Event()
+        self.calls: list[HandleCall] = []
+        self.generate = self
+
+    def options(self, *, stream: bool) -> Handle:
+        assert stream
+        return self
+
+    def remote(self, generation: Generation, **kwargs: Any) -> HandleCall:
+        self.calls.append(HandleCall(self.free, kwargs[ROUTE_KWARG]))
+        return self.calls[-1]
+
+
+class HandleCall:
+    def __init__(self, free: asyncio.Event, route: Route) -> None:
+        self.route = route
+        self.is_cancelled = False
+        self._deltas = self._run(free)
+
+    def __aiter__(self) -> AsyncIterator[TokenDelta]:
+        return self._deltas
+
+    async def _run(self, free: asyncio.Event) -> AsyncIterator[TokenDelta]:
+        await free.wait()
+        assert self.route.on_routed is not None
+        self.route.on_routed(self.route.candidates[-1])
+        yield TokenDelta(tokens=packed([9]), cached_tokens=0, finish_reason="stop")
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class World:
+    """A plane with its stand-in for Serve. The replicas' event sockets lead nowhere: no credit, but routable."""
+
+    def __init__(self) -> None:
+        self.handle = Handle()
+        self.fleet = Fleet(model="m")
+        self.plane = ModelPlane(deployment="Worker-m", fleet=self.fleet, handle=self.handle, clock=lambda: 1.0)
+
+    def stream(self, *, max_tokens: int = 2, first: int = 0) -> Any:
+        sampling = Sampling(max_tokens=max_tokens)
+        tenant = Tenant(id="t", salt="")
+        return self.plane.start_stream(
+            Job(request_id="r", model="m", tokens=packed([first, 2, 3]), sampling=sampling, tenant=tenant)
+        )
+
+
+def info(name: str, one: Replica | None) -> dict[str, Any]:
+    return ReplicaInfo(
+        replica=name,
+        incarnation="i",
+        model="m",
+        block_size=16,
+        pool_blocks=64,
+        max_model_len=4096,
+        events="tcp://127.0.0.1:9",
+        snapshots="tcp://127.0.0.1:9",
+        data=one.endpoint if one else None,
+    ).to_metadata()
+
+
+@asynccontextmanager
+async def world(**replicas: Replica | None) -> AsyncIterator[World]:
+    """Everything is given back on the way out: reservations, slots, streams, places in Serve's queue."""
+    found = World()
+    MEMBERSHIP.update("Worker-m", {name: info(name, one) for name, one in replicas.items()})
+    found.plane.start()
+    await until(lambda: len(found.fleet.routable) == len(replicas))
+    await until(lambda: all(one.server.connections for one in replicas.values() if one))
+    try:
+        yield found
+        live = [one for one in replicas.values() if one]
+        await until(lambda: all(one.slots.held == one.speaker.running == 0 for one in live))
+        assert (found.fleet.open_reservations, found.plane.queued, found.plane.data.streams) == (0, 0, 0)
+        found.fleet.check_integrity()
+    finally:
+        await found.plane.close()
+        MEMBERSHIP._listeners.pop("Worker-m")
+        MEMBERSHIP._replicas.pop("Worker-m")
+
+
+async def said(stream: Any) -> bytes:
+    """All its tokens; closed afterwards, as a pump does."""
+    try:
+        return b"".join([delta.tokens async for delta in stream])
+    finally:
+        await stream.aclose()
+        await stream.aclose()
+
+
+async def test_a_generation_goes_over_the_data_plane_to_the_replica_that_was_chosen() -> None:
+    """Serve's handle is not touched, and the reservation is given back."""
+    async with replica() as one, replica() as other, world(a=one, b=other) as here:
+        stream = here.stream()
+        chosen = {"a": one, "b": other}[stream.routed.replica]
+        assert await said(stream) == packed([1, 2])
+        assert len(chosen.speaker.asked) == 1
+        assert here.handle.calls == []
+
+
+async def test_a_busy_replicas_turn_goes_to_the_next_candidate_and_the_books_follow() -> None:
+    """The route says so, and promises no cached tokens there."""
+    async with replica(limit=0) as one, replica() as other, world(a=one, b=other) as here:
+        streams = [here.stream() for _ in range(6)]
+        assert await asyncio.gather(*map(said, streams)) == [packed([1, 2])] * 6
+        assert {stream.routed.replica for stream in streams} == {"b"}
+        assert here.handle.calls == []
+
+
+async def test_when_all_are_busy_serve_queues_and_later_calls_wait_behind() -> None:
+    """Or those that come later would take every slot from those that wait."""
+    async with replica(limit=0) as one, world(a=one) as here:
+        first = asyncio.create_task(said(here.stream()))
+        await until(lambda: here.plane.queued == 1)
+        one.slots.limit = 10
+        second = asyncio.create_task(said(here.stream()))
+        await until(lambda: here.plane.queued == 2)
+        assert one.speaker.asked == []
+        here.handle.free.set()
+        assert await asyncio.gather(first, second) == [packed([9])] * 2
+        assert await said(here.stream()) == packed([1, 2])
+
+
+async def test_a_replica_without_a_data_plane_is_reached_through_serve() -> None:
+    """And so is every replica of a cluster that is set to use the handle."""
+    async with world(a=None) as here:
+        here.handle.free.set()
+        assert await said(here.stream()) == packed([9])
+        assert here.handle.calls[0].route.candidates == ("a",)
+
+
+async def test_a_replica_that_dies_in_a_generation_ends_it_and_the_next_is_served_elsewhere() -> None:
+    """No second try for what had begun."""
+    async with replica() as one, replica() as other, world(a=one, b=other) as here:
+        one.speaker.gate.clear()
+        other.speaker.gate.clear()
+        stream = here.stream()
+        task = asyncio.create_task(said(stream))
+        dying, living = (one, other) if stream.routed.replica == "a" else (other, one)
+        await until(lambda: dying.speaker.running == 1)
+        assert dying.server._server is not None
+        dying.server._server.close()
+        for connection in dying.server.connections:
+            connection.abort()
+        with pytest.raises(ReplicaDied, match="the connection to the replica was lost"):
+            await task
+        living.speaker.gate.set()
+        for _ in range(4):
+            assert await said(here.stream()) == packed([1, 2])
+        assert len(living.speaker.asked) == 4
+
+
+async def test_without_replicas_nothing_is_reserved() -> None:
+    """The client is told to come back."""
+    async with world() as here:
+        with pytest.raises(NoReplica):
+            here.stream()
+
+
+@pytest.mark.parametrize("has_data", [True, False])
+async def test_240_early_disconnects_give_every_reservation_slot_and_stream_back(has_data: bool) -> None:
+    """On either way, at any stage, busy replicas and Serve's queue included."""
+    rng = random.Random(1)
+    async with replica(limit=AT_ONCE // 3) as one, world(a=one if has_data else None) as here:
+        for turn in range(DISCONNECTS // AT_ONCE):
+            if turn % 2:
+                here.handle.free.set()
+            else:
+                here.handle.free.clear()
+            await asyncio.gather(*(leave_early(here, rng.randrange(20)) for _ in range(AT_ONCE)))
+        assert all(call.is_cancelled for call in here.handle.calls)
+        assert bool(here.handle.calls) == (one.slots.limit < AT_ONCE or not has_data)
+
+
+async def leave_early(here: World, patience: int) -> None:
+    """A client that leaves after some turns of the loop, with all that its request had begun."""
+    stream = here.stream(max_tokens=10**6)
+    task = asyncio.create_task(said(stream))
+    for _ in range(patience):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await stream.aclose()
