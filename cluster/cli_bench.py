@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
-from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import yaml
+
+from router.errors import InvalidRequest
 
 bench_app = typer.Typer(no_args_is_help=True, help=__doc__)
 
@@ -37,6 +38,7 @@ Turns = Annotated[int, typer.Option(min=1, help="Measured turns of a conversatio
 Lab = Annotated[
     Path, typer.Option(envvar="KVIST_LAB", help="Folder of the peers' environments, one for each by its name.")
 ]
+Options = Annotated[list[str] | None, typer.Option("--set", help="key=value of the cluster's config; may be repeated.")]
 LAB = Path("~/.cache/kvist-lab")
 
 
@@ -66,22 +68,15 @@ def ingress(
     turns: Turns = 12,
     group: Annotated[list[GroupChoice] | None, typer.Option(help="Only these groups; may be repeated.")] = None,
     lab: Lab = LAB,
+    options: Options = None,
 ) -> None:
     """The way from a client to a worker and back: agents' conversations and streams through a whole cluster."""
-    from cluster.bench_cluster import bench_model, kvist  # noqa: PLC0415 - keeps `--help` fast
-    from load_tests.bench.ingress import Plan, bench_ingress  # noqa: PLC0415 - same
-    from load_tests.bench.ingress_dynamo import dynamo, dynamo_versions  # noqa: PLC0415 - same
+    from cluster.bench_cluster import measure_ingress  # noqa: PLC0415 - keeps `--help` fast
+    from load_tests.bench.ingress import Plan  # noqa: PLC0415 - same
     from load_tests.bench.report import as_text, write  # noqa: PLC0415 - same
 
-    versions = dynamo_versions(lab.expanduser()) if peer else {}
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvist-bench-")))
-        model = bench_model(folder)
-        sides = [stack.enter_context(kvist(model, folder))]
-        if peer:
-            sides.append(stack.enter_context(dynamo(model, folder, lab=lab.expanduser())))
-        plan = Plan.of(rounds=rounds, turns=turns, groups=[one.value for one in group or ()])
-        data = bench_ingress(sides, plan, versions)
+    plan = Plan.of(rounds=rounds, turns=turns, groups=[one.value for one in group or ()])
+    data = measure_ingress(plan, lab=lab.expanduser() if peer else None, options=_config_keys(options))
     write(data, json_file)
     typer.echo(as_text(data))
 
@@ -91,16 +86,24 @@ def stages(
     json_file: Annotated[Path | None, typer.Option("--json", help="File for the rows.")] = None,
     rounds: Rounds = 5,
     turns: Turns = 25,
+    options: Options = None,
 ) -> None:
     """Where the time of a warm turn goes, each step beside its budget."""
-    from cluster.bench_cluster import bench_model, kvist  # noqa: PLC0415 - keeps `--help` fast
+    from cluster.bench_cluster import measure_stages  # noqa: PLC0415 - keeps `--help` fast
     from load_tests.bench.report import as_text, write  # noqa: PLC0415 - same
-    from load_tests.bench.stages import bench_stages  # noqa: PLC0415 - same
 
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvist-bench-")))
-        side = stack.enter_context(kvist(bench_model(folder), folder))
-        data = bench_stages(side, rounds=rounds, turns=turns)
+    data = measure_stages(rounds=rounds, turns=turns, options=_config_keys(options))
     if json_file is not None:
         write(data, json_file)
     typer.echo(as_text(data))
+
+
+def _config_keys(options: list[str] | None) -> dict[str, Any]:
+    """Values are read as YAML. Raises `InvalidRequest` for what is no `key=value`."""
+    found = {}
+    for option in options or ():
+        key, equals, value = option.partition("=")
+        if not equals:
+            raise InvalidRequest(f"--set {option}: say key=value, as in --set data_plane=handle")
+        found[key] = yaml.safe_load(value)
+    return found

@@ -30,9 +30,10 @@ def run_demo(folder: Path) -> tuple[dict[str, Any], str]:
 
 
 @contextmanager
-def running(models: list[dict[str, Any]]) -> Iterator[str]:
-    """A warm cluster of `models` on a free port of loopback; ended on the way out. Yields its URL."""
-    config = parse_config({"models": models, "port": free_port()}, where="kvist demo")
+def running(models: list[dict[str, Any]], **options: Any) -> Iterator[str]:
+    """A warm cluster of `models` on a free port of loopback; ended on the way out. Yields its URL. `options` are more
+    of its config."""
+    config = parse_config({"models": models, "port": free_port(), **options}, where="the cluster")
     check(config)
     cluster = LocalCluster(config, stdout=subprocess.DEVNULL)
     try:

@@ -32,6 +32,18 @@ if TYPE_CHECKING:
     from load_tests.bench.report import Samples
 
 FEW_TOOLS: Final = 6  # so that a conversation of 13k tokens has a few turns
+FIRST_ROWS: Final = (
+    "ttft_52k_c1_p50_ms",
+    "ttft_52k_c16_p50_ms",
+    "ttft_208k_c1_p50_ms",
+    "frontend_cpu_52k_c1_ms",
+    "frontend_cpu_52k_c16_ms",
+    "new_conversation_52k_c1_ttft_p50_ms",
+    "new_conversation_52k_c16_ttft_p50_ms",
+    "cpu_per_token_us",
+    "cpu_per_token_flush100_us",
+    "chunks_per_s",
+)
 PERCENTILES: Final = (50, 99)
 PER_TOKEN_STREAMS: Final = 128  # of which `cpu_per_token_us` is
 GROUPS: Final = ("warm", "long", "new", "live", "streams", "burst")
@@ -54,6 +66,11 @@ class Plan(NamedTuple):
         if rounds > 1:
             return cls(rounds=rounds, turns=turns, groups=chosen)
         return cls(rounds=1, turns=turns, live=8, streams=(16,), stream_tokens=50, groups=chosen)
+
+    def only_tokens(self) -> Plan:
+        """What `cpu_per_token_us` needs."""
+        fewest = PER_TOKEN_STREAMS if PER_TOKEN_STREAMS in self.streams else self.streams[0]
+        return self._replace(groups=("streams",), streams=(fewest,))
 
 
 class Warm(NamedTuple):
@@ -118,7 +135,7 @@ class Ingress:
         self._sides = sides
         self._plan = plan
         self._rng = random.Random(0)
-        self._agents = {tools: Agents.measured(sides[0], Head.make(tools=tools)) for tools in (TOOLS, FEW_TOOLS)}
+        self._agents: dict[int, Agents] = {}
         self.tallies: Mapping[str, Tally] = {side.name: Tally() for side in sides}
 
     def run(self) -> None:
@@ -144,18 +161,22 @@ class Ingress:
             for side in self._rng.sample(self._sides, len(self._sides)):
                 measure(side)
 
+    def _of(self, tools: int) -> Agents:
+        if tools not in self._agents:
+            self._agents[tools] = Agents.measured(self._sides[0], Head.make(tools=tools))
+        return self._agents[tools]
+
     def _warm(self, scenario: Warm, side: Side) -> None:
         turns = min(scenario.turns, self._plan.turns)
         for quick_ack in self._rng.sample(scenario.quick_ack, len(scenario.quick_ack)):
             name = scenario.name if quick_ack else f"{scenario.name}_no_quickack"
-            agents = self._agents[scenario.tools]
-            bodies = agents.bodies(tokens=scenario.tokens, talks=scenario.at_once, turns=turns)
+            bodies = self._of(scenario.tools).bodies(tokens=scenario.tokens, talks=scenario.at_once, turns=turns)
             measured = asyncio.run(warm_turns(side, bodies, at_once=scenario.at_once, quick_ack=quick_ack))
             self.tallies[side.name].stretch(name, measured)
 
     def _new(self, side: Side) -> None:
         for at_once, talks in ((1, 5), (16, 16)):
-            bodies = [one[0] for one in self._agents[TOOLS].bodies(tokens=52_000, talks=talks, turns=0)]
+            bodies = [one[0] for one in self._of(TOOLS).bodies(tokens=52_000, talks=talks, turns=0)]
             measured = asyncio.run(new_talks(side, bodies, at_once=at_once))
             name = f"new_conversation_52k_c{at_once}"
             tally = self.tallies[side.name]
@@ -164,10 +185,9 @@ class Ingress:
 
     def _live(self, side: Side) -> None:
         talks, tally = self._plan.live, self.tallies[side.name]
-        before = resident_mb(side.processes().frontend)
-        bodies = self._agents[TOOLS].bodies(tokens=46_000, talks=talks, turns=2)
+        bodies = self._of(TOOLS).bodies(tokens=46_000, talks=talks, turns=2)
         tally.stretch(f"live{talks}_46k_c4", asyncio.run(warm_turns(side, bodies, at_once=4, quick_ack=True)))
-        tally.value(f"live{talks}_rss_growth_mb", resident_mb(side.processes().frontend) - before)
+        tally.value(f"rss_live{talks}_mb", resident_mb(side.processes().frontend))
 
     def _streams(self, side: Side) -> None:
         tally = self.tallies[side.name]
@@ -189,12 +209,30 @@ class Ingress:
         self.tallies[side.name].value("burst_events_per_s", events)
 
 
-def bench_ingress(sides: Sequence[Side], plan: Plan, peer_versions: dict[str, str]) -> dict[str, Any]:
+class Measured(NamedTuple):
+    """Rows of both sides."""
+
+    ours: Samples
+    theirs: Samples
+
+    def beside(self, flushed: Measured) -> Measured:
+        """With what a token costs at a slower flush, out of a run of its own."""
+        row, name = "cpu_per_token_us", "cpu_per_token_flush100_us"
+        ours, theirs = ({name: rows[row]} if row in rows else {} for rows in flushed)
+        return Measured(self.ours | ours, self.theirs | theirs)
+
+    def data(self, peer_versions: dict[str, str]) -> dict[str, Any]:
+        """The report's, the rows that are asked for first."""
+        names = [*(name for name in FIRST_ROWS if name in self.ours), *sorted(self.ours.keys() - set(FIRST_ROWS))]
+        return report.as_data({name: self.ours[name] for name in names}, self.theirs, peer_versions)
+
+
+def bench_ingress(sides: Sequence[Side], plan: Plan) -> Measured:
     """Measure the first side, and the second beside it."""
     run = Ingress(sides, plan)
     run.run()
     ours, *theirs = (run.tallies[side.name].rows() for side in sides)
-    return report.as_data(ours, theirs[0] if theirs else {}, peer_versions)
+    return Measured(ours, theirs[0] if theirs else {})
 
 
 def _say(what: str) -> None:

@@ -40,7 +40,7 @@ PACKAGES: Final = ("ai-dynamo", "ai-dynamo-runtime")
 READY_LIMIT_S: Final = 120.0
 POLL_S: Final = 0.5
 # By the word of its help 0 is infinite, but then engines take the time they simulate.
-SPEEDUPS: Final = {BURST: 1e6, PACED: 0.35}
+SPEEDUPS: Final = {BURST: 1e6, PACED: 0.3}
 SETTINGS: Final = {
     "DYN_DISCOVERY_BACKEND": "file",
     "DYN_REQUEST_PLANE": "tcp",

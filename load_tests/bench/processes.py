@@ -1,9 +1,9 @@
-"""What processes cost: time on a CPU, memory. Read from /proc, in nanoseconds where others count in hundredths."""
+"""What processes cost: time on a CPU, memory. Read from the kernel, in nanoseconds where others count in hundredths."""
 
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
+import time
 from typing import TYPE_CHECKING
 
 import psutil
@@ -13,8 +13,12 @@ if TYPE_CHECKING:
 
 
 def cpu_s(pids: Iterable[int]) -> dict[int, float]:
-    """Seconds on a CPU of all threads that each process has now. What a thread that has ended took is not in it."""
-    return {pid: _thread_ns(pid) / 1e9 for pid in pids}
+    """Seconds on a CPU of each process that is there, threads that have ended included."""
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has just ended
+            found[pid] = time.clock_gettime(_clock_of(pid))
+    return found
 
 
 def spent_s(before: Mapping[int, float], after: Mapping[int, float]) -> float:
@@ -27,9 +31,6 @@ def resident_mb(pids: Iterable[int]) -> float:
     return float(sum(psutil.Process(pid).memory_info().rss for pid in pids)) / 2**20
 
 
-def _thread_ns(pid: int) -> int:
-    total = 0
-    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-        with contextlib.suppress(OSError):  # the thread has just ended
-            total += int(file.read_text(encoding="ascii").split()[0])
-    return total
+def _clock_of(pid: int) -> int:
+    """The id of a process's CPU clock, as clock_getcpuclockid(3) makes it on Linux; Python has no name for it."""
+    return (~pid << 3) | 2

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from load_tests.bench.ingress import GROUPS, PER_TOKEN_STREAMS, Ingress, Plan, Tally, Warm
+from load_tests.bench.ingress import GROUPS, PER_TOKEN_STREAMS, WARM, Ingress, Measured, Plan, Tally
 from load_tests.bench.ingress_bodies import CACHED, Head, Library, Scale, Talk, short_body
 from load_tests.bench.ingress_client import Address, Caller, Seen, StreamFailed
 from load_tests.bench.ingress_dynamo import dynamo
@@ -22,6 +22,7 @@ from load_tests.bench.peer import PeerMissing
 from load_tests.bench.processes import cpu_s, resident_mb, spent_s
 from load_tests.bench.report import as_data
 from load_tests.bench.stages import BUDGETS_MS, prompt_ms, to_worker_ms, with_budgets
+from router.errors import InvalidRequest
 from workers.journal import Journey
 
 if TYPE_CHECKING:
@@ -249,9 +250,24 @@ class TestRows:
         assert Plan().groups == GROUPS
         assert PER_TOKEN_STREAMS in Plan().streams
 
-    def test_both_sides_are_asked_in_every_round(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_rows_that_were_asked_for_come_first(self) -> None:
+        """With what a token costs at a slow flush, which is a run of its own beside the same peer."""
+        fast = Measured(
+            {"chunks_per_s": [3.0], "a_ms": [1.0], "cpu_per_token_us": [50.0]}, {"cpu_per_token_us": [40.0]}
+        )
+        slow = Measured({"a_ms": [9.0], "cpu_per_token_us": [20.0]}, {"cpu_per_token_us": [50.0]})
+        rows = fast.beside(slow).data({})["rows"]
+        assert [(row["name"], row["value"], row["ratio"]) for row in rows] == [
+            ("cpu_per_token_us", 50.0, 1.25),
+            ("cpu_per_token_flush100_us", 20.0, 0.4),
+            ("chunks_per_s", 3.0, None),
+            ("a_ms", 1.0, None),
+        ]
+        assert Plan().only_tokens().groups == ("streams",)
+        assert Plan().only_tokens().streams == (PER_TOKEN_STREAMS,)
+
+    def test_both_sides_are_asked_in_every_round(self) -> None:
         """In any order; a scenario may end before the last round."""
-        monkeypatch.setattr("load_tests.bench.ingress.Agents.measured", lambda side, head: (side, head))
         sides = [Side(name, Address("127.0.0.1", 1), lambda: Processes((), ())) for name in ("us", "them")]
         run = Ingress(sides, Plan(rounds=3))
         asked: list[str] = []
@@ -317,9 +333,15 @@ def test_a_missing_peer_is_said_before_anything_is_started(tmp_path: Path) -> No
     assert not file.exists()
 
 
+def test_options_of_the_cluster_are_keys_and_values(tmp_path: Path) -> None:
+    """What the config does not know is refused, in one sentence, before anything runs."""
+    file = str(tmp_path / "rows.json")
+    for option, words in (("data_plane", "say key=value"), ("colour=red", "colour: unknown key")):
+        done = CliRunner().invoke(app, ["bench", "ingress", "--json", file, "--set", option])
+        assert isinstance(done.exception, InvalidRequest)
+        assert words in str(done.exception)
+
+
 def test_names_of_scenarios_are_names_of_rows() -> None:
     """As they are asked for: 52k and 208k tokens, one and sixteen at a time."""
-    from load_tests.bench.ingress import WARM
-
-    assert all(isinstance(one, Warm) for one in WARM)
     assert {"52k_c1", "52k_c16", "208k_c1"} <= {one.name for one in WARM}
