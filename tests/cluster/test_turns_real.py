@@ -78,22 +78,29 @@ async def engine(tiny_model: Path) -> AsyncIterator[VllmEngine]:
     await engine.close()
 
 
-@pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
-async def test_the_blocks_generated_in_a_turn_are_hit_in_the_next(
-    engine: VllmEngine, served: ServedModel, streams: bool
-) -> None:
+async def test_the_blocks_generated_in_a_turn_are_hit_in_the_next(engine: VllmEngine, served: ServedModel) -> None:
     """Prompt and output, less one block: the last token was never computed, and blocks are found whole."""
     backend = ScriptedBackend(engine)
-    backend.script = list(SCRIPT)
-    messages: list[Any] = [{"role": "user", "content": "Mend src/naïve.py, please. " * 4}]
-    turns: list[anthropic.types.Message] = []
     async with (
         serving_over(backend, {"tiny": served}, Tenants()) as (url, _),
         anthropic.AsyncAnthropic(base_url=url, api_key="any", max_retries=0) as sdk,
     ):
-        for _ in SCRIPT:
-            turns.append(await ask(sdk, messages, streams=streams))
-            messages += [{"role": "assistant", "content": turns[-1].content}, reply(turns[-1])]
+        for streams in (False, True):
+            backend.script = list(SCRIPT)
+            turns = await converse(sdk, streams=streams)
+            for turn, following in pairwise(turns):
+                whole = prompt_tokens(turn) + turn.usage.output_tokens
+                assert (following.usage.cache_read_input_tokens or 0) >= whole - BLOCK_SIZE
+                assert prompt_tokens(following) > whole
+
+
+async def converse(sdk: anthropic.AsyncAnthropic, *, streams: bool) -> list[anthropic.types.Message]:
+    """The whole script, every turn sent back as the SDK read it."""
+    messages: list[Any] = [{"role": "user", "content": f"Mend src/naïve.py, please ({streams}). " * 4}]
+    turns: list[anthropic.types.Message] = []
+    for _ in SCRIPT:
+        turns.append(await ask(sdk, messages, streams=streams))
+        messages += [{"role": "assistant", "content": turns[-1].content}, reply(turns[-1])]
     assert [[block.type for block in turn.content] for turn in turns] == [
         ["thinking", "text", "tool_use"],
         ["thinking", "tool_use", "tool_use"],
@@ -101,10 +108,7 @@ async def test_the_blocks_generated_in_a_turn_are_hit_in_the_next(
         ["text"],
     ]
     assert [turn.stop_reason for turn in turns] == ["tool_use", "tool_use", "end_turn", "end_turn"]
-    for turn, following in pairwise(turns):
-        whole = prompt_tokens(turn) + turn.usage.output_tokens
-        assert (following.usage.cache_read_input_tokens or 0) >= whole - BLOCK_SIZE
-        assert prompt_tokens(following) > whole
+    return turns
 
 
 async def ask(sdk: anthropic.AsyncAnthropic, messages: list[Any], *, streams: bool) -> anthropic.types.Message:
