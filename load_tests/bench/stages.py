@@ -4,6 +4,8 @@ hash, match, choose    function calls, as in `kvist bench router`; match in its 
 prompt_warm            what the ingress itself says of requests (`server-timing`): from the parsed body to tokens
 http_in_to_worker      from the client's first byte to the engine's hand, by one clock: the client notes when it sends,
                        the simulated engine when it is given the tokens
+in_engine              from there to its first token; it takes no time for tokens, but finds and counts blocks
+engine_to_client       from the first token to the first text
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from load_tests.bench.choice import Choosing
 from load_tests.bench.index import HASH_ROW, Hashing, Matching
 from load_tests.bench.ingress_bodies import Head
 from load_tests.bench.ingress_sides import BURST
+from load_tests.bench.ingress_streams import lags_ms
 from load_tests.bench.ingress_warm import Agents, warm_turns
 from load_tests.bench.timing import one_cpu
 from load_tests.bench.workload import Sizes
@@ -54,6 +57,10 @@ def bench_stages(side: Side, *, rounds: int, turns: int) -> dict[str, Any]:
     samples["http_in_to_worker_p50_ms"] = [percentile(ways, 50)]
     samples["http_in_to_worker_p99_ms"] = [percentile(ways, 99)]
     samples["http_in_to_worker_208k_p50_ms"] = [percentile(long_ways, 50)]
+    samples["in_engine_ms"] = in_engine_ms(warm, journeys)
+    samples["in_engine_208k_ms"] = in_engine_ms(long, journeys)
+    samples["engine_to_client_ms"] = [first for first, _ in lags_ms(warm, journeys)]
+    samples["engine_to_client_208k_ms"] = [first for first, _ in lags_ms(long, journeys)]
     samples["prompt_warm_208k_ms"] = [prompt_ms(one.stages_ms) for one in long]
     for stage in warm[0].stages_ms:
         samples[f"stage_{stage}_ms"] = [one.stages_ms[stage] for one in warm]
@@ -74,6 +81,16 @@ def with_budgets(data: dict[str, Any]) -> dict[str, Any]:
 def prompt_ms(stages: Mapping[str, float]) -> float:
     """Of one request: what turned its conversation into tokens."""
     return sum(spent for stage, spent in stages.items() if stage not in NOT_PROMPT)
+
+
+def in_engine_ms(seen: Sequence[Seen], journeys: Sequence[Journey]) -> list[float]:
+    """For each request: from its arrival at the engine to its first token there."""
+    asked = {one.request_id for one in seen}
+    return [
+        (one.first_token_s - one.arrived_s) * 1e3
+        for one in journeys
+        if one.first_token_s is not None and one.request_id.removeprefix("req_") in asked
+    ]
 
 
 def to_worker_ms(seen: Sequence[Seen], journeys: Sequence[Journey]) -> list[float]:

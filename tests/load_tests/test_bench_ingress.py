@@ -21,7 +21,7 @@ from load_tests.bench.ingress_warm import Cost, Stretch, new_talks, warm_turns
 from load_tests.bench.peer import PeerMissing
 from load_tests.bench.processes import cpu_s, resident_mb, spent_s
 from load_tests.bench.report import as_data
-from load_tests.bench.stages import BUDGETS_MS, prompt_ms, to_worker_ms, with_budgets
+from load_tests.bench.stages import BUDGETS_MS, in_engine_ms, prompt_ms, to_worker_ms, with_budgets
 from router.errors import InvalidRequest
 from workers.journal import Journey
 
@@ -289,6 +289,11 @@ class TestStages:
         """By request; what others sent is left out."""
         journeys = [Journey("req_a", 10.003), Journey("req_z", 1.0)]
         assert to_worker_ms([seen("a", sent=10.0)], journeys) == [pytest.approx(3.0)]
+
+    def test_what_the_engine_takes_is_told_apart(self) -> None:
+        """Up to its first token; of a request that got none there is nothing to tell."""
+        journeys = [Journey("req_a", 10.0, 10.002), Journey("req_b", 10.0), Journey("req_z", 1.0, 2.0)]
+        assert in_engine_ms([seen("a"), seen("b")], journeys) == [pytest.approx(2.0)]
 
     def test_the_prompt_is_what_stands_between_parsing_and_routing(self) -> None:
         """However it is divided."""
