@@ -54,7 +54,9 @@ class Model(NamedTuple):
             events += parser.push(detokenizer.push(token), int.from_bytes(token, "little"))
         return [*events, *parser.finish(detokenizer.finish())]
 
-    def blocks(self, answer: str, *, prompt: str = PROMPT, conversation: Conversation = OFFERED) -> list[Said]:
+    def blocks(
+        self, answer: str | Iterable[bytes], *, prompt: str = PROMPT, conversation: Conversation = OFFERED
+    ) -> list[Said]:
         """What the answer adds up to, ids of calls left out."""
         return without_ids(blocks_of(self.read(answer, prompt=prompt, conversation=conversation)))
 
