@@ -84,6 +84,8 @@ MAX_SIM_INSTANCE_DEPTH: Final = 64
 
 # HTTP requests (cluster/api, cluster/ingress.py).
 MAX_BODY_BYTES: Final = 32 * 2**20
+MAX_BODY_MARKS: Final = 2**20  # opening brackets and quotes of a body, about two of each value
+MAX_BODY_COMMAS: Final = 2**22
 INLINE_BODY_BYTES: Final = 256 * 2**10  # larger ones are read in a thread, not on the event loop
 MAX_JSON_DEPTH: Final = 64
 MAX_MODEL_NAME_CHARS: Final = 256  # that an alias is looked for

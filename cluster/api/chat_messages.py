@@ -82,11 +82,10 @@ class _Message(msgspec.Struct):
 
 def turns_of(fields: Fields) -> Turns:
     """The conversation. Raises `InvalidRequest` that says where."""
+    fields_of.check_length(fields.get("messages"), "messages", most=MAX_MESSAGES, of="messages")
     raw: list[_Message] = fields_of.required(fields, "messages", list[_Message])
     if not raw:
         raise InvalidRequest("messages: at least one message is required")
-    if len(raw) > MAX_MESSAGES:
-        raise InvalidRequest(f"messages: more than {MAX_MESSAGES} messages")
     reader = _Reader()
     for i, message in enumerate(raw):
         reader.read(message, f"messages[{i}]")

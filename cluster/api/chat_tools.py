@@ -8,10 +8,10 @@ import msgspec
 from msgspec.structs import replace
 
 from cluster.api import body as fields_of
-from cluster.api.tools import check_count, check_name, schema
+from cluster.api.tools import check_name, schema
 from cluster.prompt.conversation import OutputFormat, Tool, ToolChoice
 from router.errors import InvalidRequest
-from router.limits import MAX_HINT_CHARS
+from router.limits import MAX_HINT_CHARS, MAX_TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,10 +81,10 @@ def tools_of(fields: Fields) -> Tools:
 
     Raises `InvalidRequest`, also for a choice that no tool can meet.
     """
+    for name in ("tools", "functions"):
+        fields_of.check_length(fields.get(name), name, most=MAX_TOOLS, of="tools")
     entries: list[_Entry] = fields_of.optional(fields, "tools", list[_Entry]) or []
     legacy: list[_Function] = fields_of.optional(fields, "functions", list[_Function]) or []
-    check_count(entries, "tools")
-    check_count(legacy, "functions")
     dropped = tuple(f"tools[] of type {entry.type[:MAX_HINT_CHARS]}" for entry in entries if entry.type != "function")
     if dropped and len(dropped) == len(entries):
         raise InvalidRequest(f"tools: only functions can be called here, not `{entries[0].type[:MAX_HINT_CHARS]}`")

@@ -74,6 +74,8 @@ def _prompts(fields: Fields) -> tuple[str | bytes, ...]:
     if bytes(raw).count(b",") >= MAX_PROMPT_TOKENS:
         raise RequestTooLarge(f"prompt: more than {MAX_PROMPT_TOKENS} tokens")
     if first[1] == b"[":
+        if bytes(raw).count(b"[") - 1 > MAX_CHOICES:
+            raise InvalidRequest(f"prompt: more than {MAX_CHOICES} prompts")
         lists: list[list[int]] = fields_of.required(fields, "prompt", list[list[_Token]])
         return _all_checked(list(map(_packed, lists)))
     return _all_checked([_packed(fields_of.required(fields, "prompt", list[_Token]))])

@@ -87,11 +87,10 @@ def _conversation(fields: Fields, unknown: tuple[str, ...], max_tokens: int | No
 
 
 def _raw_messages(fields: Fields) -> list[RawMessage]:
+    fields_of.check_length(fields.get("messages"), "messages", most=MAX_MESSAGES, of="messages")
     messages: list[RawMessage] = fields_of.required(fields, "messages", list[RawMessage])
     if not messages:
         raise InvalidRequest("messages: at least one message is required")
-    if len(messages) > MAX_MESSAGES:
-        raise InvalidRequest(f"messages: more than {MAX_MESSAGES} messages")
     return messages
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from cluster.api.body import decode
+from cluster.api.body import check_length, decode
 from cluster.api.tools import json_object
 from cluster.prompt.conversation import Media, Text
 from router.errors import InvalidRequest
@@ -63,12 +63,9 @@ def needed(raw: msgspec.Raw, kind: Any, path: str) -> Any:
 
 def blocks_in(raw: msgspec.Raw, path: str) -> tuple[Text, ...] | list[Block]:
     """Content that may be a string, which is one text, or counted blocks. Raises `InvalidRequest`."""
+    check_length(raw, path, most=MAX_BLOCKS_PER_MESSAGE, of="blocks")
     content: str | list[Block] = needed(raw, str | list[Block], path)
-    if isinstance(content, str):
-        return (Text(content),)
-    if len(content) > MAX_BLOCKS_PER_MESSAGE:
-        raise InvalidRequest(f"{path}: more than {MAX_BLOCKS_PER_MESSAGE} blocks")
-    return content
+    return (Text(content),) if isinstance(content, str) else content
 
 
 def text(block: Block, path: str) -> tuple[Text, ...]:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 
-from cluster.api.body import is_given, optional
-from cluster.api.tools import check_count, check_name, schema
+from cluster.api.body import check_length, is_given, optional
+from cluster.api.tools import check_name, schema
 from cluster.prompt.conversation import OutputFormat, Tool, ToolChoice
 from router.errors import InvalidRequest
-from router.limits import MAX_HINT_CHARS
+from router.limits import MAX_HINT_CHARS, MAX_TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -77,8 +77,8 @@ class _OutputConfig(msgspec.Struct):
 
 def offer_of(fields: Fields) -> Offer:
     """The entries of `tools`. Raises `InvalidRequest` for too many, for bad ones and for two of one name."""
+    check_length(fields.get("tools"), "tools", most=MAX_TOOLS, of="tools")
     entries: list[ToolEntry] = optional(fields, "tools", list[ToolEntry]) or []
-    check_count(entries, "tools")
     offer = Offer({}, {})
     for i, entry in enumerate(entries):
         tool = tool_of(entry, f"tools[{i}]")

@@ -13,7 +13,7 @@ from cluster.api.responses_items import Item, turns_of
 from cluster.api.responses_tools import choice_of, format_of, tools_of
 from cluster.prompt.conversation import Conversation, Hints, Message, Text
 from router.errors import InvalidRequest, UnknownResponse
-from router.limits import MAX_ECHOED_BYTES, MAX_HINT_CHARS, MAX_IGNORED_FIELDS, MAX_TOP_LOGPROBS
+from router.limits import MAX_ECHOED_BYTES, MAX_HINT_CHARS, MAX_IGNORED_FIELDS, MAX_MESSAGES, MAX_TOP_LOGPROBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -139,6 +139,7 @@ def _settled(conversation: Conversation) -> Conversation:
 
 def _items(fields: Fields, *, needed: bool) -> list[Item]:
     """A text is a user's message. Only what continues a response may say nothing."""
+    fields_of.check_length(fields.get("input"), "input", most=MAX_MESSAGES, of="items")
     said: str | list[Item] | None = fields_of.optional(fields, "input", str | list[Item])
     if isinstance(said, str):
         return [Item(role="user", content=said)]

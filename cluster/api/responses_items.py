@@ -12,7 +12,7 @@ from cluster.api.body import media_type_of
 from cluster.api.responses_tools import flat_name
 from cluster.prompt.conversation import Media, Message, Text, Thinking, ToolCall, ToolResult
 from router.errors import InvalidRequest
-from router.limits import MAX_BLOCKS_PER_MESSAGE, MAX_HINT_CHARS, MAX_MESSAGES
+from router.limits import MAX_BLOCKS_PER_MESSAGE, MAX_HINT_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,8 +78,6 @@ def turns_of(items: Sequence[Item]) -> Turns:
 
     Raises `InvalidRequest` that says where.
     """
-    if len(items) > MAX_MESSAGES:
-        raise InvalidRequest(f"input: more than {MAX_MESSAGES} items")
     reader = _Reader()
     for i, item in enumerate(items):
         reader.read(item, f"input[{i}]")

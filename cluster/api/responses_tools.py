@@ -11,7 +11,7 @@ from cluster.api import body as fields_of
 from cluster.api.tools import check_count, check_name, schema
 from cluster.prompt.conversation import OutputFormat, Tool, ToolChoice
 from router.errors import InvalidRequest
-from router.limits import MAX_HINT_CHARS
+from router.limits import MAX_HINT_CHARS, MAX_TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,7 +73,7 @@ class _Tool(msgspec.Struct):
     parameters: msgspec.Raw = _NULL
     strict: bool | None = None
     format: _Grammar | None = None
-    tools: list[_Tool] | None = None
+    tools: msgspec.Raw = _NULL
 
 
 class _Choice(msgspec.Struct):
@@ -100,6 +100,7 @@ def tools_of(fields: Fields) -> Tools:
 
     Raises `InvalidRequest` that says where.
     """
+    fields_of.check_length(fields.get("tools"), "tools", most=MAX_TOOLS, of="tools")
     raw: list[_Tool] = fields_of.optional(fields, "tools", list[_Tool]) or []
     found: list[Tool] = []
     ignored: dict[str, None] = {}
@@ -163,10 +164,13 @@ def _tool(tool: _Tool, path: str, namespace: str = "", about: str = "") -> Tool:
 def _nested(namespace: _Tool, path: str) -> Iterator[Tool]:
     """The namespace's description is meant for the model: it goes with each of its tools."""
     check_name(namespace.name or "", f"{path}.name")
-    for i, tool in enumerate(namespace.tools or ()):
+    nested = f"{path}.tools"
+    fields_of.check_length(namespace.tools, nested, most=MAX_TOOLS, of="tools")
+    tools: list[_Tool] = fields_of.decode(namespace.tools, list[_Tool] | None, nested) or []
+    for i, tool in enumerate(tools):
         if tool.type not in ("function", "custom"):
-            raise InvalidRequest(f"{path}.tools[{i}].type: must be `function` or `custom`")
-        yield _tool(tool, f"{path}.tools[{i}]", namespace.name or "", namespace.description or "")
+            raise InvalidRequest(f"{nested}[{i}].type: must be `function` or `custom`")
+        yield _tool(tool, f"{nested}[{i}]", namespace.name or "", namespace.description or "")
 
 
 def _grammar(form: _Grammar | None) -> str:

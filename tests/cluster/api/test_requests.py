@@ -12,15 +12,21 @@ from hypothesis import strategies as st
 
 from cluster.api import body as fields_of
 from cluster.api.chat import parse_chat
+from cluster.api.completions import parse_completion
 from cluster.api.messages import parse_message
+from cluster.api.responses import parse_responses
+from cluster.prompt.conversation import Text
 from router.errors import ClientError, InvalidRequest, RequestTooLarge
 from router.limits import (
     INLINE_BODY_BYTES,
     MAX_BLOCKS_PER_MESSAGE,
     MAX_BODY_BYTES,
+    MAX_BODY_COMMAS,
+    MAX_BODY_MARKS,
     MAX_IGNORED_FIELDS,
     MAX_JSON_DEPTH,
     MAX_MESSAGES,
+    MAX_PROMPT_TOKENS,
     MAX_STOP_SEQUENCE_CHARS,
     MAX_STOP_SEQUENCES,
 )
@@ -206,6 +212,53 @@ def test_floods_of_messages_and_blocks_are_stopped(parse: Parser) -> None:
     many = [{"type": "text", "text": ""}] * (MAX_BLOCKS_PER_MESSAGE + 1)
     with pytest.raises(InvalidRequest, match="more than 10000 blocks"):
         parse(body(messages=[{"role": "user", "content": many}]))
+
+
+ALL_PARSERS = pytest.mark.parametrize("parse", [parse_message, parse_chat, parse_completion, parse_responses])
+
+
+@ALL_PARSERS
+@pytest.mark.parametrize("unit", [b"{},", b"[],", b'"",', b'{"role":"user","content":"\\\\"},', b'{"a":'])
+@pytest.mark.parametrize("field", [b"messages", b"tools", b"unknown"])
+def test_max_body_marks_stops_floods_of_values_before_any_is_looked_at(
+    parse: Parser, unit: bytes, field: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than MAX_BODY_MARKS brackets and quotes are too large, whatever they are and wherever they stand."""
+    monkeypatch.setattr(fields_of, "decode", None)
+    flood = b'{"model":"m","' + field + b'":[' + unit * (MAX_BODY_MARKS + 1) + b"1]}"
+    with pytest.raises(RequestTooLarge, match=f"request body: more than {MAX_BODY_MARKS} brackets and quotes"):
+        parse(flood[:MAX_BODY_BYTES])
+
+
+@ALL_PARSERS
+def test_max_body_commas_stops_floods_of_numbers(parse: Parser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MAX_BODY_COMMAS, those of texts with them; as many tokens as one request may give stay below."""
+    monkeypatch.setattr(fields_of, "decode", None)
+    with pytest.raises(RequestTooLarge, match=f"request body: more than {MAX_BODY_COMMAS} commas"):
+        parse(b'{"x":[' + b"1," * (MAX_BODY_COMMAS + 1) + b"1]}")
+    assert MAX_PROMPT_TOKENS < MAX_BODY_COMMAS
+
+
+@PARSERS
+def test_large_texts_are_no_floods(parse: Parser) -> None:
+    """Quoted JSON, tables of numbers and code, as tools return them, by the megabyte."""
+    record = json.dumps({"id": 1, "name": "a", "values": [1, 2, 3], "path": "C:\\dir"})
+    for text in (record * 60_000, "1,2,3\n" * 800_000, "if (a[\"b\"]) { c('d'); }\n" * 200_000, "\\" * 2_000_000):
+        found = parse(body(messages=[{"role": "user", "content": text}]))
+        assert found.messages[0].blocks == (Text(text),)
+
+
+def test_a_list_is_counted_before_its_entries_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an entry holds does not matter then; what is no list of objects is the reader's to refuse."""
+    fields_of.check_length(msgspec.Raw(b"[{},{}]"), "x", most=2, of="things")
+    for raw in (b'[{"a":[{}]},{},{}]', b'[ {"type": 7} , {} , {} ]'):
+        with pytest.raises(InvalidRequest, match="x: more than 2 things"):
+            fields_of.check_length(msgspec.Raw(raw), "x", most=2, of="things")
+    with pytest.raises(InvalidRequest, match=r"x\[0\]: Expected `object`, got `int`"):
+        fields_of.check_length(msgspec.Raw(b"[1,1,1,1,1,1]"), "x", most=2, of="things")
+    monkeypatch.setattr(fields_of, "decode", None)
+    for harmless in (None, msgspec.Raw(b"null"), msgspec.Raw(b'"' + b"[{}," * 99 + b'"'), msgspec.Raw(b"[{}]")):
+        fields_of.check_length(harmless, "x", most=2, of="things")
 
 
 @pytest.mark.parametrize(("parse", "field"), [(parse_message, "stop_sequences"), (parse_chat, "stop")])

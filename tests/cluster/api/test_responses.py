@@ -428,7 +428,9 @@ def test_floods_of_items_parts_and_tools_are_stopped() -> None:
     parts = [{"type": "input_text", "text": ""}] * (MAX_BLOCKS_PER_MESSAGE + 1)
     assert complaint(input=[{"role": "user", "content": parts}]).startswith("input[0].content: more than")
     tools = [{"type": "function", "name": f"t{i}"} for i in range(MAX_TOOLS + 1)]
-    assert complaint(tools=[{**AGENTS, "tools": tools}]) == f"tools: more than {MAX_TOOLS} tools"
+    assert complaint(tools=[{**AGENTS, "tools": tools}]) == f"tools[0].tools: more than {MAX_TOOLS} tools"
+    halves = [{**AGENTS, "tools": tools[:1]}, {**AGENTS, "tools": tools[1:]}]
+    assert complaint(tools=halves) == f"tools: more than {MAX_TOOLS} tools"
 
 
 def test_endless_nesting_is_stopped() -> None:
