@@ -12,10 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.models.output_parser import parsers_of
+from cluster.models.output_parser import VllmParser, parsers_of
+from cluster.models.served import load_model
 from cluster.output.assembly import Assembly
 from cluster.output.events import CallArguments, CallBroken, CallEnd, CallStart, TextDelta, ThinkingDelta, blocks_of
 from cluster.output.families import AUTOMATIC, Family
+from cluster.output.parsing import PlainParser
+from cluster.prompt.canonical import Rules
 from cluster.prompt.conversation import Text, Thinking
 from router.errors import ModelUnusable
 from tests.cluster.output.reading import (
@@ -34,6 +37,7 @@ from workers.engine import TokenDelta
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cluster.models.served import ServedModel
     from cluster.output.events import Event
 
 ANSWERS = {
@@ -255,3 +259,23 @@ def check_form(events: Sequence[Event]) -> None:
     assert not running
     for block in without_ids(blocks_of(events)):
         assert block
+
+
+def test_an_operators_parsers_are_taken_as_named(tiny_model: Path) -> None:
+    def loaded(family: Family) -> ServedModel:
+        return load_model(tiny_model, name="tiny", max_model_len=4096, rules=Rules(), parsers=family)
+
+    assert isinstance(loaded(Family("none", "none")).parser(OFFERED, b""), PlainParser)
+    assert isinstance(loaded(AUTOMATIC).parser(OFFERED, b""), VllmParser)
+    with pytest.raises(ModelUnusable, match="unheard_of"):
+        loaded(Family("unheard_of", "auto")).warm()
+
+
+def test_without_vllm_answers_are_text_and_a_named_parser_is_refused(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster of simulated engines needs none."""
+    monkeypatch.setattr("cluster.models.output_parser.find_spec", lambda name: None)
+    assert parsers_of(tiny_model, AUTOMATIC, template="<tool_call>", specials={}) is None
+    with pytest.raises(ModelUnusable, match="need vLLM"):
+        parsers_of(tiny_model, Family("hermes", "none"), template="", specials={})
