@@ -1,4 +1,4 @@
-"""Serve the regression application: `python -m tests.e2e.run_serve_apps SCRATCH PORT`, below a supervisor."""
+"""Serve the regression applications: `python -m tests.e2e.run_serve_apps SCRATCH PORT`, below a supervisor."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ def main() -> None:
     start_ray(scratch)
     from ray import serve
 
-    from tests.e2e.serve_apps import build
+    from tests.e2e import data_app, serve_apps
 
     serve.start(proxy_location="EveryNode", http_options={"host": "127.0.0.1", "port": port})
-    serve.run(build(), name="regressions", route_prefix="/")
+    serve.run(data_app.build(), name=data_app.APPLICATION, route_prefix="/data")
+    serve.run(serve_apps.build(), name="regressions", route_prefix="/")
     signal.pause()
 
 
