@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from cluster.api.dialect import Answer
 from cluster.api.responses import remember
 from cluster.backend import Job
+from cluster.news import News
 from cluster.output.assembly import Assembly, Ending, Piece, Usage
-from cluster.output.events import blocks_of
+from cluster.output.events import CallBroken, CallEnd, blocks_of, merged
 from cluster.prompt.exact_turns import Generated
 from cluster.pump import Pump
 from router.errors import PromptTooLong, ReplicaDied
@@ -35,26 +36,37 @@ class Choice:
         self.ending: Ending | None = None
         self._asked = prepared.conversation.limits.max_tokens
         self._sampling = sampling
-        self.events: list[Event] = []
-        self.scores: list[ScoredToken] = []
+        self._held: list[Piece] = []
+        self._events: list[Event] = []
+        self._scores: list[ScoredToken] = []
 
-    def next(self) -> Piece | None:
-        """What has come since; None for nothing. Raises what ended the stream, `ReplicaDied` for a torn one."""
+    def read(self) -> bool:
+        """Read what has come; whether it ends the choice or a call. Raises what ended the stream, `ReplicaDied` for a
+        torn one."""
         deltas = self.pump.take()
         if not deltas:
             if self.pump.ended:
                 raise ReplicaDied("the stream ended without a finish reason")
-            return None
+            return False
         piece = self._worded(self.assembly.push_all(deltas))
+        self._held.append(piece)
         self.ending = piece.ending
-        self.events += piece.events
-        self.scores += piece.scores
-        return piece
+        self._events += piece.events
+        self._scores += piece.scores
+        return piece.ending is not None or any(isinstance(event, CallEnd | CallBroken) for event in piece.events)
+
+    def take(self) -> Piece | None:
+        """All that was read since, None if nothing was."""
+        held, self._held = self._held, []
+        if len(held) < 2:
+            return held[0] if held else None
+        events = merged([event for piece in held for event in piece.events])
+        return Piece(events, held[-1].ending, tuple([score for piece in held for score in piece.scores]))
 
     def answer(self) -> Answer:
         """The whole of it. It must have ended."""
         assert self.ending is not None
-        return Answer(blocks_of(self.events), self.ending, tuple(self.scores))
+        return Answer(blocks_of(self._events), self.ending, tuple(self._scores))
 
     def remember(self, prepared: Prepared) -> None:
         """Keep its tokens for the request that returns this turn."""
@@ -74,12 +86,19 @@ class Choice:
 
 
 class Answering:
-    """An async context manager; leaving it, however, aborts what still runs."""
+    """An async context manager; leaving it, however, aborts what still runs.
 
-    def __init__(self, exchange: Exchange, prepared: Prepared) -> None:
+    What can wait is held back for `pause_s` after every `pause`, and comes as one piece; the end of a choice or of a
+    call brings at once what was held.
+    """
+
+    def __init__(self, exchange: Exchange, prepared: Prepared, *, pause_s: float) -> None:
         self.exchange = exchange
         self._prepared = prepared
-        self._news = asyncio.Event()
+        self._pause_s = pause_s
+        self._quiet_until_s = 0.0
+        self._clock = asyncio.get_running_loop().time
+        self._news = News()
         self._stack = AsyncExitStack()
         self._choices: list[Choice] = []
 
@@ -100,6 +119,9 @@ class Answering:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._news.close()
+        report = self.exchange.report
+        report.cached_tokens, report.output_tokens = self.usage[1:3]
         await self._stack.aclose()
 
     @property
@@ -120,26 +142,36 @@ class Answering:
             reasoning_tokens=0 if silent else sum(usage.reasoning_tokens for usage in usages),
         )
 
+    def pause(self) -> None:
+        """Something is being written, so what follows can wait a little."""
+        self._quiet_until_s = self._clock() + self._pause_s
+
     async def next(self, *, timeout_s: float | None) -> Sequence[tuple[int, Piece]]:
         """What is new, by choice; nothing when `timeout_s` passed without news. Raises what a stream raised."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._news.wait()
-        except TimeoutError:
-            return ()
-        self._news.clear()
+        deadline_s = None if timeout_s is None else self._clock() + timeout_s
+        held = False
+        while await self._news.wait(
+            quiet_until_s=self._quiet_until_s, deadline_s=self._quiet_until_s if held else deadline_s
+        ):
+            presses = self._read()
+            held = True
+            if presses or self._clock() >= self._quiet_until_s:
+                break
+        return [(index, piece) for index, choice in enumerate(self._choices) if (piece := choice.take()) is not None]
+
+    def _read(self) -> bool:
+        """Let every choice read what has come; whether something of it cannot wait."""
         report = self.exchange.report
         if report.ttft_s is None:
             report.ttft_s = self.exchange.stages.since_start()
-        pieces: list[tuple[int, Piece]] = []
-        for index, choice in enumerate(self._choices):
-            if choice.ending is None and (piece := choice.next()) is not None:
-                pieces.append((index, piece))
-            if choice.ending is None and choice.pump.ended:
-                self._news.set()  # how it ended has not been looked at
-        self._learn_route()
-        report.cached_tokens, report.output_tokens = self.usage[1:3]
-        return pieces
+            self._learn_route()
+        presses = False
+        for choice in self._choices:
+            if choice.ending is None:
+                presses |= choice.read()
+                if choice.ending is None and choice.pump.ended:
+                    self._news.tell(urgent=True)  # how it ended has not been looked at
+        return presses
 
     def answers(self) -> Sequence[Answer]:
         """Every choice whole, when all have ended."""
@@ -158,13 +190,14 @@ class Answering:
     async def _start(self, tokens: bytes, sampling: Sampling) -> Choice:
         prepared = self._prepared
         job = job_of(self.exchange, prepared, tokens, sampling)
-        pump = await self._stack.enter_async_context(Pump(self.exchange.services.backend.start(job), self._news))
         assembly = Assembly(
             prepared.model.vocabulary,
             prepared.model.parser(prepared.conversation, tokens),
             stops=prepared.conversation.limits.stop,
             prompt_tokens=len(tokens) // BYTES_PER_TOKEN,
         )
+        stream = self.exchange.services.backend.start(job)
+        pump = await self._stack.enter_async_context(Pump(stream, self._news, is_watched=assembly.is_watched))
         return Choice(pump, assembly, sampling, prepared)
 
     def _learn_route(self) -> None:

@@ -122,9 +122,9 @@ class EventStream:
         """Events, in one write."""
         await self._send({"type": "http.response.body", "body": events, "more_body": True})
 
-    async def end(self) -> None:
-        """The end of the response."""
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+    async def end(self, events: bytes) -> None:
+        """The last events, and the end of the response."""
+        await self._send({"type": "http.response.body", "body": events, "more_body": False})
 
 
 def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from cluster.prompt.inline_system import InlineSystem  # noqa: TC001 - pydantic reads it
 from cluster.prompt.preamble import compile_lines
 from router.errors import InvalidRequest, ModelUnusable
+from router.limits import FLUSH_MS, MAX_FLUSH_MS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,6 +107,7 @@ class ClusterConfig(_Frozen):
 
     `aliases` are further names, with `*` and `?`, and the served names they lead to; None means that the ids Claude
     Code sends lead to the first model. `data_plane` "handle" sends tokens through Serve's handle only.
+    Of a stream's events those that can wait leave `flush_ms` apart: more saves CPU, 0 sends every token by itself.
     """
 
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1)]
@@ -114,6 +116,7 @@ class ClusterConfig(_Frozen):
     port: Annotated[int, Field(ge=1, le=65535)] = 8000
     ingress_replicas: Annotated[int, Field(ge=1, le=256)] = 1
     drain_s: Annotated[float, Field(gt=0)] = 600.0
+    flush_ms: Annotated[float, Field(ge=0, le=MAX_FLUSH_MS)] = FLUSH_MS
     data_plane: Literal["tcp", "handle"] = "tcp"
     api_keys: tuple[Key, ...] = ()
 

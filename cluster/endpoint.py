@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from cluster.answering import Answering, job_of
 from cluster.api.dialect import AnswerId
 from cluster.exchange import Exchange
+from router.limits import MAX_FLUSH_MS
 from workers.engine import Sampling
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ class Generate(Endpoint):
         prepared = await exchange.prepare(tenant, body)
         conversation = prepared.conversation
         exchange.reply = reply = self._dialect.reply(conversation, AnswerId(exchange.id, int(time.time())))
-        async with Answering(exchange, prepared) as answering:
+        pause_ms = self._services.pacing.flush_ms if conversation.stream else MAX_FLUSH_MS
+        async with Answering(exchange, prepared, pause_s=pause_ms / 1e3) as answering:
             exchange.stages.done("route")
             if conversation.stream:
                 await _stream(answering, reply)
@@ -78,6 +80,7 @@ class Generate(Endpoint):
 
 async def _collect(answering: Answering, reply: Reply) -> None:
     while not answering.ended:
+        answering.pause()
         await answering.next(timeout_s=None)
     answering.remember()  # before anybody can build on it
     await answering.exchange.send_json(reply.whole(answering.answers(), answering.usage))
@@ -86,10 +89,12 @@ async def _collect(answering: Answering, reply: Reply) -> None:
 async def _stream(answering: Answering, reply: Reply) -> None:
     """Headers and start wait for the first delta, which brings the true usage, but no longer than a ping would.
 
+    A client that does not read holds up everything behind it: what waits for it is bounded.
+
     Pings also stand for what is generated and not said: hidden reasoning, or what may yet become a call.
     """
     exchange = answering.exchange
-    clock, timeout_s = exchange.services.clock, exchange.services.ping_interval_s
+    clock, timeout_s = exchange.services.clock, exchange.services.pacing.ping_interval_s
     pieces = await answering.next(timeout_s=timeout_s)
     exchange.report.status = 200
     await exchange.events.start(exchange.headers())
@@ -100,7 +105,9 @@ async def _stream(answering: Answering, reply: Reply) -> None:
             answering.remember()
             await exchange.end_events(events + said + reply.finish(answering.usage))
             return
-        if not said and (not pieces or clock() - written_s >= timeout_s):
+        if said:
+            answering.pause()
+        elif not pieces or clock() - written_s >= timeout_s:
             said = reply.ping()
         if events or said:
             await exchange.events.write(events + said)

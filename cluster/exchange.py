@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from xxhash import xxh3_128
 
@@ -16,7 +16,7 @@ from cluster.prompt.threads import Turns
 from cluster.prompt.warm_path import Written
 from router.errors import ClientError
 from router.hashing import BYTES_PER_TOKEN
-from router.limits import INLINE_BODY_BYTES, MAX_HINT_CHARS, WARM_BODY_BYTES
+from router.limits import FLUSH_MS, INLINE_BODY_BYTES, MAX_HINT_CHARS, PING_INTERVAL_S, WARM_BODY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -38,6 +38,16 @@ Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 
+class Pacing(NamedTuple):
+    """Of streams: the longest silence before a ping, and how far apart events leave that can wait."""
+
+    ping_interval_s: float = PING_INTERVAL_S
+    flush_ms: float = FLUSH_MS
+
+
+PACING: Final = Pacing()
+
+
 class Services(NamedTuple):
     """What every request needs; see `cluster.ingress.build_app`. `clock` is monotonic seconds."""
 
@@ -47,7 +57,7 @@ class Services(NamedTuple):
     responses: ResponseMemory
     on_outcome: Callable[[Report], None]
     clock: Callable[[], float]
-    ping_interval_s: float
+    pacing: Pacing
 
 
 class Prepared(NamedTuple):
@@ -209,8 +219,7 @@ class Exchange:
     async def end_events(self, last: bytes) -> None:
         """The last events of an answer, and the end of the response."""
         self.complete = True
-        await self.events.write(last)
-        await self.events.end()
+        await self.events.end(last)
 
     def _authenticate(self) -> Tenant:
         tenant = self.services.tenants.authenticate(

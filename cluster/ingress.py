@@ -22,10 +22,9 @@ from cluster.api.response_memory import ResponseMemory
 from cluster.api.responses_reply import COUNT_INPUT, RESPONSES
 from cluster.asgi import REQUEST_ID_KEY, RequestIds
 from cluster.endpoint import CountInput, CountTokens, Generate, Preview
-from cluster.exchange import Services
+from cluster.exchange import PACING, Pacing, Services
 from cluster.model_names import ModelNames
 from router.errors import ClientError
-from router.limits import PING_INTERVAL_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,7 +55,7 @@ def build_app(
     backend: Backend,
     tenants: Tenants,
     on_outcome: Callable[[Report], None] = lambda _report: None,
-    ping_interval_s: float = PING_INTERVAL_S,
+    pacing: Pacing = PACING,
 ) -> FastAPI:
     """The app that serves `models` by name, and under `aliases` (pattern to name). `on_outcome` is called once per
     request, at its end."""
@@ -68,7 +67,7 @@ def build_app(
         responses=ResponseMemory(),
         on_outcome=on_outcome,
         clock=time.monotonic,
-        ping_interval_s=ping_interval_s,
+        pacing=pacing,
     )
     app = FastAPI(title="Kvist", openapi_url=None, redirect_slashes=False)
     for path, endpoint, dialect in ENDPOINTS:

@@ -5,25 +5,33 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from router.hashing import BYTES_PER_TOKEN
+from router.limits import DATA_STREAM_TOKENS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
     from cluster.backend import TokenStream
+    from cluster.news import News
     from workers.engine import TokenDelta
 
 
 class Pump:
     """An async context manager; leaving it, however, aborts the generation.
 
-    `news` is set whenever there is something to take; several pumps may share one. What a pump holds is bounded by the
-    generation's own `max_tokens`.
+    `news` is told whenever there is something to take; several pumps may share one. The first delta and the last are
+    urgent; where `is_watched`, every one is. A pump that holds DATA_STREAM_TOKENS reads no further until they are
+    taken.
     """
 
-    def __init__(self, stream: TokenStream, news: asyncio.Event) -> None:
+    def __init__(self, stream: TokenStream, news: News, *, is_watched: bool) -> None:
         self.stream = stream
         self._news = news
+        self._is_watched = is_watched
         self._deltas: list[TokenDelta] = []
+        self._tokens = 0
+        self._room = asyncio.Event()
         self._error: BaseException | None = None
         self._ended = False
 
@@ -43,6 +51,8 @@ class Pump:
     def take(self) -> Sequence[TokenDelta]:
         """All deltas that have come, maybe none. Raises what the stream raised, after the deltas before it."""
         deltas, self._deltas = self._deltas, []
+        self._tokens = 0
+        self._room.set()
         if not deltas and self._error is not None:
             raise self._error
         return deltas
@@ -54,11 +64,18 @@ class Pump:
 
     async def _read(self) -> None:
         try:
+            urgent = True
             async for delta in self.stream:
                 self._deltas.append(delta)
-                self._news.set()
+                self._tokens += max(1, len(delta.tokens) // BYTES_PER_TOKEN)
+                is_full = self._tokens >= DATA_STREAM_TOKENS
+                self._news.tell(urgent=urgent or is_full or delta.finish_reason is not None)
+                urgent = self._is_watched
+                if is_full:
+                    self._room.clear()
+                    await self._room.wait()
         except Exception as error:  # noqa: BLE001 - handed to the consumer, who knows what it means
             self._error = error
         finally:
             self._ended = True
-            self._news.set()
+            self._news.tell(urgent=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cluster.cache_dir import cache_dir
 from cluster.config import ClusterConfig, ModelConfig, parse_config
+from cluster.exchange import Pacing
 from cluster.ingress import build_app
 from cluster.models.served import ServedModel, load_model
 from cluster.output.families import Family
@@ -41,6 +42,7 @@ class Ingress:
         parsed = parse_config(config)
         self._models = await asyncio.to_thread(load_models, parsed)
         self._aliases = parsed.resolved_aliases()
+        self._pacing = Pacing(flush_ms=parsed.flush_ms)
         planes: dict[str, ModelPlane] = {}
         for model in parsed.models:
             planes |= dict.fromkeys(model.served_names(), plane_of(model, workers[model.name]))
@@ -56,6 +58,7 @@ class Ingress:
             backend=self._backend,
             tenants=self._tenants,
             on_outcome=recorder(self._metrics, self._models),
+            pacing=self._pacing,
         )
 
     def check_health(self) -> None:

@@ -111,6 +111,8 @@ MAX_ECHOED_BYTES: Final = 4_096  # of a request field that a Responses answer re
 MAX_REMEMBERED_RESPONSES: Final = 1_024  # per tenant, for `previous_response_id`
 REMEMBERED_RESPONSES_BYTES: Final = 64 * 2**20  # of all tenants together
 PING_INTERVAL_S: Final = 10.0
+FLUSH_MS: Final = 10.0  # between events of a stream that can wait, unless an operator wants it otherwise
+MAX_FLUSH_MS: Final = 100.0
 
 # A call's arguments (cluster/output/arguments.py): what a client can send back in its next request.
 MAX_ARGUMENT_DEPTH: Final = 48

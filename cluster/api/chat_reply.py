@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from cluster.api import sse
 from cluster.api.chat import parse_chat
-from cluster.api.chunks import FINISH_REASONS, Chunks, error_body, finite, joined, shown, usage_of
+from cluster.api.chunks import FINISH_REASONS, Chunks, error_body, finite, shown, usage_of
 from cluster.api.dialect import AnswerId, Dialect
 from cluster.output.events import CallArguments, CallStart, TextDelta, ThinkingDelta
 from cluster.prompt.conversation import Text, Thinking, ToolCall
@@ -32,6 +33,7 @@ class ChatReply(Chunks):
         self._scored = conversation.limits.logprobs is not None
         self._calls = [-1] * conversation.limits.choices  # the last call's index, by choice
         self._unsaid: list[list[ScoredToken]] = [[] for _ in self._calls]  # scores of tokens without a chunk so far
+        self._frames: dict[tuple[type[Event], int], sse.Frame] = {}
 
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
         """See `Reply`."""
@@ -54,11 +56,20 @@ class ChatReply(Chunks):
     def say(self, piece: Piece, choice: int) -> bytes:
         """See `Reply`."""
         self._unsaid[choice] += piece.scores
-        deltas = [delta for event in joined(piece.events) if (delta := self._delta(event, choice)) is not None]
-        said = [self._chunk(choice, delta, None, self._take(choice)) for delta in deltas]
+        said = [self._said(event, choice) for event in piece.events]
         if piece.ending is not None:
             said.append(self._chunk(choice, {}, FINISH_REASONS[piece.ending.reason], self._take(choice)))
         return b"".join(said)
+
+    def _said(self, event: Event, choice: int) -> bytes:
+        if isinstance(event, TextDelta | ThinkingDelta) and not self._unsaid[choice]:
+            kind = (type(event), choice)
+            if kind not in self._frames:
+                hollow = self._delta(type(event)(sse.HOLE), choice) or {}
+                self._frames[kind] = sse.frame(self._chunk(choice, hollow, None, ()))
+            return self._frames[kind].filled(event.text)
+        delta = self._delta(event, choice)
+        return b"" if delta is None else self._chunk(choice, delta, None, self._take(choice))
 
     def _delta(self, event: Event, choice: int) -> dict[str, Any] | None:
         match event:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from cluster.api import errors, sse
 from cluster.api.dialect import ErrorBody
-from cluster.output.events import CallArguments, TextDelta, ThinkingDelta
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from cluster.output.assembly import Usage
-    from cluster.output.events import Event
 
 FINISH_REASONS: Final = {
     "end": "stop",
@@ -67,15 +62,6 @@ def error_body(error: BaseException, _request_id: str) -> ErrorBody:
     """An error before anything was sent."""
     fault = errors.fault_of(error)
     return ErrorBody(fault.chat_status, errors.headers_of(fault), errors.chat_error(fault, str(error)))
-
-
-def joined(events: Iterable[Event]) -> Iterator[Event]:
-    """The same events, deltas of one kind that follow each other as one: what came together needs one chunk."""
-    for kind, run in groupby(events, type):
-        if kind is TextDelta or kind is ThinkingDelta or kind is CallArguments:
-            yield kind("".join(event.text for event in run if isinstance(event, kind)))
-        else:
-            yield from run
 
 
 def shown(piece: bytes) -> str:

@@ -114,6 +114,7 @@ class _Blocks:
         self._index = -1
         self._open = ""  # the type of the open block
         self._arguments: list[str] = []
+        self._frames: dict[str, sse.Frame] = {}  # of deltas of the open block
 
     def say(self, event: Event) -> bytes:
         """What one event adds."""
@@ -150,11 +151,15 @@ class _Blocks:
         closed = self.close()
         self._index += 1
         self._open = block["type"]
+        self._frames.clear()
         return closed + sse.named({"type": "content_block_start", "index": self._index, "content_block": block})
 
     def _delta(self, kind: str, field: str, text: str) -> bytes:
-        delta = {"type": kind, field: text}
-        return sse.named({"type": "content_block_delta", "index": self._index, "delta": delta})
+        if kind not in self._frames:
+            delta = {"type": kind, field: sse.HOLE}
+            event = sse.named({"type": "content_block_delta", "index": self._index, "delta": delta})
+            self._frames[kind] = sse.frame(event)
+        return self._frames[kind].filled(text)
 
     def _void(self) -> bytes:
         """Makes sure that nobody can take the input of a broken call for JSON; nothing at all is read as `{}`."""

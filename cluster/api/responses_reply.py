@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from cluster.api import errors, sse
-from cluster.api.chunks import error_body, joined
+from cluster.api.chunks import error_body
 from cluster.api.dialect import AnswerId, Dialect
 from cluster.api.responses import ECHOED, asked_of, parse_responses, response_id
 from cluster.api.responses_output import Items, scores_within
@@ -54,7 +54,7 @@ class ResponsesReply:
     def say(self, piece: Piece, choice: int) -> bytes:  # noqa: ARG002 - there is one
         """See `Reply`."""
         self._stream.score(piece.scores)
-        said = [part for event in joined(piece.events) for part in self._stream.say(event)]
+        said = [part for event in piece.events for part in self._stream.say(event)]
         if piece.ending is not None:
             self._ending = piece.ending
             said += self._stream.close("incomplete" if piece.ending.reason in _CUT_SHORT else "completed")

@@ -24,6 +24,8 @@ class _Growing(NamedTuple):
     place: int
     item_id: str
     parts: list[str]
+    head: bytes  # of each delta's event, up to its number
+    frame: sse.Frame  # of the rest
 
 
 class _Calling(NamedTuple):
@@ -80,7 +82,7 @@ class ItemStream:
         """Text or reasoning has ended, if there was any open."""
         if self._text is None:
             return
-        kind, place, _, parts = self._text
+        kind, place, _, parts, *_ = self._text
         text = "".join(parts)
         scores, self._scored = scores_within(text, self._scores, self._scored)
         if kind is TextDelta:
@@ -100,10 +102,8 @@ class ItemStream:
             yield from self._open(kind)
         assert self._text is not None
         self._text.parts.append(text)
-        if kind is TextDelta:
-            yield self._part("response.output_text.delta", delta=text, logprobs=[])
-        else:
-            yield self._part("response.reasoning_text.delta", delta=text)
+        self._sequence += 1
+        yield b"%b%d%b" % (self._text.head, self._sequence - 1, self._text.frame.filled(text))
 
     def _open(self, kind: type[TextDelta | ThinkingDelta]) -> Iterator[bytes]:
         place = self._take_place()
@@ -111,7 +111,7 @@ class ItemStream:
             item, part = self._items.message(place, "in_progress", []), text_part("")
         else:
             item, part = self._items.reasoning(place, "in_progress", ""), reasoning_part("")
-        self._text = _Growing(kind, place, item["id"], [])
+        self._text = _Growing(kind, place, item["id"], [], *_delta_of(kind, place, item["id"]))
         yield self.event("response.output_item.added", output_index=place, item=item)
         yield self._part("response.content_part.added", part=part)
 
@@ -175,3 +175,14 @@ class ItemStream:
     def _done(self, item: dict[str, Any], place: int) -> bytes:
         self.output.append(item)
         return self.event("response.output_item.done", output_index=place, item=item)
+
+
+def _delta_of(kind: type[TextDelta | ThinkingDelta], place: int, item_id: str) -> tuple[bytes, sse.Frame]:
+    """What deltas of one item have in common, before and behind their number."""
+    where = {"item_id": item_id, "output_index": place, "content_index": 0, "delta": sse.HOLE}
+    if kind is TextDelta:
+        event = {"type": "response.output_text.delta", "sequence_number": 0, **where, "logprobs": []}
+    else:
+        event = {"type": "response.reasoning_text.delta", "sequence_number": 0, **where}
+    head, number, rest = sse.named(event).partition(b'"sequence_number":')
+    return head + number, sse.frame(rest.removeprefix(b"0"))

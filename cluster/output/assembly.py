@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cluster.output.detokenizer import Detokenizer, Vocabulary
-from cluster.output.events import CallEnd, TextDelta
+from cluster.output.events import CallEnd, TextDelta, merged
+from cluster.output.parsing import PlainParser
 from cluster.output.stop import StopScanner
 from router.errors import ReplicaDied
 from router.hashing import BYTES_PER_TOKEN
@@ -45,7 +46,8 @@ class ScoredToken(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """New events (maybe none) and, on the last piece, the ending. `scores` are of new tokens, if asked for."""
+    """New events (maybe none; deltas of one kind never follow each other) and, on the last piece, the ending. `scores`
+    are of new tokens, if asked for."""
 
     events: tuple[Event, ...]
     ending: Ending | None = None
@@ -56,7 +58,8 @@ class Assembly:
     """Counts, detokenises, parses and looks for stop strings in the answer's text (not in reasoning or calls).
 
     After an ending the generation should be aborted, if it runs. `cached_tokens` is the prediction until the engine has
-    said its own number. `tokens` are all that were generated so far, packed u32.
+    said its own number. `tokens` are all that were generated so far, packed u32. One that `is_watched` reads token by
+    token, since its text may end the answer or complete a call; another's tokens can wait to be read together.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Assembly:
         self._detokenizer = Detokenizer(vocabulary)
         self._parser = parser
         self._scanner = StopScanner(stops)
+        self.is_watched = bool(stops) or not isinstance(parser, PlainParser)
         self._prompt_tokens = prompt_tokens
         self._reasoning_tokens = 0
         self._called = False
@@ -80,39 +84,48 @@ class Assembly:
 
     def push(self, delta: TokenDelta) -> Piece:
         """Take one delta. Raises `ReplicaDied` for a generation that its engine gave up."""
-        if delta.cached_tokens is not None:
-            self.cached_tokens = delta.cached_tokens
-        scores = tuple(map(self._scored, delta.logprobs))
-        events: list[Event] = []
-        for at in range(0, len(delta.tokens), BYTES_PER_TOKEN):
-            stop = self._take(delta.tokens[at : at + BYTES_PER_TOKEN], events)
-            if stop is not None:
-                return Piece(tuple(events), Ending("stop_sequence", stop), scores)
-        if delta.finish_reason is None:
-            return Piece(tuple(events), None, scores)
-        stop = self._scan(self._parser.finish(self._detokenizer.finish()), events)
-        if stop is not None:
-            return Piece(tuple(events), Ending("stop_sequence", stop), scores)
-        if held := self._scanner.finish():
-            events.append(TextDelta(held))
-        return Piece(tuple(events), self._ending(delta), scores)
+        return self.push_all((delta,))
 
     def push_all(self, deltas: Sequence[TokenDelta]) -> Piece:
         """Take deltas until one ends the answer, as one piece."""
-        pieces: list[Piece] = []
+        events: list[Event] = []
+        scores: list[ScoredToken] = []
+        ending: Ending | None = None
         for delta in deltas:
-            pieces.append(self.push(delta))
-            if pieces[-1].ending is not None:
+            ending = self._take(delta, events, scores)
+            if ending is not None:
                 break
-        events = tuple(event for piece in pieces for event in piece.events)
-        scores = tuple(score for piece in pieces for score in piece.scores)
-        return Piece(events, pieces[-1].ending if pieces else None, scores)
+        return Piece(merged(events), ending, tuple(scores))
 
-    def _take(self, token: bytes, events: list[Event]) -> str | None:
-        self.tokens += token
-        parsed = self._parser.push(self._detokenizer.push(token), int.from_bytes(token, "little"))
-        self._reasoning_tokens += self._parser.is_thinking
-        return self._scan(parsed, events)
+    def _take(self, delta: TokenDelta, events: list[Event], scores: list[ScoredToken]) -> Ending | None:
+        if delta.cached_tokens is not None:
+            self.cached_tokens = delta.cached_tokens
+        if delta.logprobs:
+            scores += map(self._scored, delta.logprobs)
+        stop = self._read(delta.tokens, events)
+        if stop is None and delta.finish_reason is not None:
+            stop = self._scan(self._parser.finish(self._detokenizer.finish()), events)
+            if stop is None:
+                if held := self._scanner.finish():
+                    events.append(TextDelta(held))
+                return self._ending(delta)
+        return None if stop is None else Ending("stop_sequence", stop)
+
+    def _read(self, tokens: bytes, events: list[Event]) -> str | None:
+        """The stop string that ends the answer in these tokens, if one does; those behind it were never generated."""
+        if not self.is_watched:
+            self.tokens += tokens
+            if text := self._detokenizer.push(tokens):
+                events.append(TextDelta(text))
+            return None
+        for at in range(0, len(tokens), BYTES_PER_TOKEN):
+            token = tokens[at : at + BYTES_PER_TOKEN]
+            self.tokens += token
+            parsed = self._parser.push(self._detokenizer.push(token), int.from_bytes(token, "little"))
+            self._reasoning_tokens += self._parser.is_thinking
+            if parsed and (stop := self._scan(parsed, events)) is not None:
+                return stop
+        return None
 
     def _scan(self, parsed: Sequence[Event], events: list[Event]) -> str | None:
         for event in parsed:

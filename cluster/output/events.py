@@ -6,6 +6,7 @@ is started before its arguments come and ended (or broken) before anything else 
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,7 +14,7 @@ import msgspec
 from cluster.prompt.conversation import Text, Thinking, ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 class TextDelta(msgspec.Struct, frozen=True):
@@ -51,6 +52,19 @@ class CallBroken(msgspec.Struct, frozen=True):
 
 Event = TextDelta | ThinkingDelta | CallStart | CallArguments | CallEnd | CallBroken
 Said = Text | Thinking | ToolCall
+
+
+def merged(events: Sequence[Event]) -> tuple[Event, ...]:
+    """The same, deltas of one kind that follow each other as one."""
+    if len(events) < 2:
+        return tuple(events)
+    said: list[Event] = []
+    for kind, run in groupby(events, type):
+        if kind is TextDelta or kind is ThinkingDelta or kind is CallArguments:
+            said.append(kind("".join([event.text for event in run if isinstance(event, kind)])))
+        else:
+            said += run
+    return tuple(said)
 
 
 def blocks_of(events: Iterable[Event]) -> tuple[Said, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import uvicorn
 
 from cluster.backend import Health, Routed
+from cluster.exchange import Pacing
 from cluster.ingress import build_app
 from router.errors import NoReplica
 from router.policy import Score
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from workers.engine import Engine, EventBatch, FinishReason
 
 REPLICA = "replica-1"
+CALM = Pacing(ping_interval_s=30.0)
 
 
 def packed(tokens: Sequence[int]) -> bytes:
@@ -173,12 +175,12 @@ class Service(NamedTuple):
 
 @asynccontextmanager
 async def serving(
-    models: Mapping[str, ServedModel], tenants: Tenants, *, ping_interval_s: float = 30.0
+    models: Mapping[str, ServedModel], tenants: Tenants, *, pacing: Pacing = CALM
 ) -> AsyncIterator[Service]:
     """The app over a scripted engine, until the block ends."""
     engine = ScriptedEngine()
     backend = EngineBackend(engine, predicted_cached_tokens=8)
-    async with serving_over(backend, models, tenants, ping_interval_s=ping_interval_s) as (url, reports):
+    async with serving_over(backend, models, tenants, pacing=pacing) as (url, reports):
         try:
             yield Service(url, engine, backend, reports)
         finally:
@@ -192,7 +194,7 @@ async def serving_over(
     models: Mapping[str, ServedModel],
     tenants: Tenants,
     *,
-    ping_interval_s: float = 30.0,
+    pacing: Pacing = CALM,
     aliases: Mapping[str, str] | None = None,
 ) -> AsyncIterator[tuple[str, list[Report]]]:
     """The app on a loopback port: its URL and the reports of ended requests."""
@@ -203,7 +205,7 @@ async def serving_over(
         backend=backend,
         tenants=tenants,
         on_outcome=reports.append,
-        ping_interval_s=ping_interval_s,
+        pacing=pacing,
     )
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=5))

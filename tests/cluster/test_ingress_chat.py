@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 
+from cluster.exchange import Pacing
 from cluster.tenants import Tenants
 from router.errors import ReplicaDied
 from tests.cluster.support import serving, spoken
@@ -205,7 +206,7 @@ async def test_models_are_listed_for_this_sdk(sdk: openai.AsyncOpenAI) -> None:
 
 
 async def test_a_long_prefill_is_kept_alive_by_comments(served: ServedModel) -> None:
-    async with serving({"tiny": served}, Tenants(), ping_interval_s=0.02) as service:
+    async with serving({"tiny": served}, Tenants(), pacing=Pacing(ping_interval_s=0.02)) as service:
         service.engine.gate.clear()
         lines: list[str] = []
         async with (

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from cluster.api import body as body_fields
+from cluster.exchange import Pacing
 from cluster.tenants import Tenants
 from router.errors import ReplicaDied
 from router.limits import INLINE_BODY_BYTES, MAX_CHARS_PER_TOKEN, MAX_HINT_CHARS
@@ -307,7 +308,7 @@ async def test_a_generation_that_ends_without_a_reason_is_a_failure(
 
 async def test_a_long_prefill_gets_its_start_with_the_prediction_and_pings(served: ServedModel) -> None:
     body = {"model": "tiny", "max_tokens": 50, "messages": [USER], "stream": True}
-    async with serving({"tiny": served}, Tenants(), ping_interval_s=0.02) as service:
+    async with serving({"tiny": served}, Tenants(), pacing=Pacing(ping_interval_s=0.02)) as service:
         service.engine.gate.clear()
         service.engine.cached_tokens = 4
         seen: list[dict[str, Any]] = []

@@ -9,6 +9,7 @@ import anthropic
 import httpx
 import pytest
 
+from cluster.exchange import Pacing
 from cluster.output.events import CallArguments, CallBroken, CallEnd, CallStart, TextDelta, ThinkingDelta
 from cluster.tenants import Tenants
 from router.errors import ReplicaDied
@@ -150,7 +151,7 @@ async def test_a_failure_within_a_call_closes_its_block_before_the_error(service
 async def test_hidden_reasoning_is_pinged_for_and_signed(served: ServedModel, tell: Tell) -> None:
     thinking = {"type": "adaptive", "display": "omitted"}
     ask = {"model": "tiny", "max_tokens": 4_000, "messages": [USER], "stream": True, "thinking": thinking}
-    async with serving({"tiny": served}, Tenants(), ping_interval_s=0.02) as service:
+    async with serving({"tiny": served}, Tenants(), pacing=Pacing(ping_interval_s=0.02)) as service:
         tell(service, ThinkingDelta("secret"), again=[ThinkingDelta("secret")])
         service.engine.endless = True
         seen: list[dict[str, Any]] = []

@@ -8,6 +8,7 @@ import httpx
 import openai
 import pytest
 
+from cluster.exchange import Pacing
 from cluster.output.events import CallArguments, CallBroken, CallEnd, CallStart, TextDelta, ThinkingDelta
 from cluster.tenants import Tenant, Tenants
 from router.errors import ReplicaDied
@@ -293,7 +294,7 @@ async def test_a_failure_in_the_middle_ends_the_stream_as_failed(service: Servic
 
 
 async def test_a_long_prefill_is_kept_alive_by_comments(served: ServedModel) -> None:
-    async with serving({"tiny": served}, Tenants(), ping_interval_s=0.02) as service:
+    async with serving({"tiny": served}, Tenants(), pacing=Pacing(ping_interval_s=0.02)) as service:
         service.engine.gate.clear()
         lines: list[str] = []
         async with (

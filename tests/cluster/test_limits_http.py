@@ -53,5 +53,5 @@ async def test_segment_cache_bytes_stops_prompts_from_filling_memory(
 
 def test_ping_interval_s_stops_what_is_between_from_ending_a_silent_stream() -> None:
     """PING_INTERVAL_S is how the app is built unless told otherwise; a minute of silence is what proxies end."""
-    assert inspect.signature(build_app).parameters["ping_interval_s"].default == PING_INTERVAL_S
+    assert inspect.signature(build_app).parameters["pacing"].default.ping_interval_s == PING_INTERVAL_S
     assert PING_INTERVAL_S <= 60 / 4

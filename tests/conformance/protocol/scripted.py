@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from cluster.exchange import Pacing
 from cluster.models.served import load_model
 from cluster.prompt.canonical import Rules
 from cluster.tenants import Tenants
@@ -48,7 +49,8 @@ async def scripted_app(model: Path) -> AsyncIterator[str]:
     tenants = Tenants.sharing_default([KEY])
     try:
         backend = _Scripted(engine)
-        async with serving_over(backend, {"tiny": served}, tenants, ping_interval_s=PING_INTERVAL_S) as (url, _):
+        pacing = Pacing(ping_interval_s=PING_INTERVAL_S)
+        async with serving_over(backend, {"tiny": served}, tenants, pacing=pacing) as (url, _):
             yield url
     finally:
         await engine.close()
