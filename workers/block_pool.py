@@ -9,13 +9,15 @@ Rules kept:
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from router.errors import KvistBug
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+QUEUE_SLACK: Final = 3  # entries of the free queue per block before old ones are cleared away
 
 
 class CachedRun(NamedTuple):
@@ -30,7 +32,7 @@ class CachedRun(NamedTuple):
 
 
 class BlockPool:
-    """`pool_blocks` usable blocks of `block_size` tokens, numbered from 0. All operations are O(blocks touched).
+    """`pool_blocks` usable blocks of `block_size` tokens, numbered from 0. Operations are O(blocks touched), on average.
 
     Events collect in vLLM 0.32's form until `take_events`."""
 
@@ -40,7 +42,11 @@ class BlockPool:
         self._users = [0] * pool_blocks
         self._hash_of: list[int | None] = [None] * pool_blocks
         self._cached: dict[int, list[int]] = {}  # hash -> its physical blocks, oldest first
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(pool_blocks))  # next to be taken first
+        # Next to be taken first. Entries of blocks that were used again stay until they are come upon: for each block
+        # only the last of its entries counts.
+        self._queue: deque[int] = deque(range(pool_blocks))
+        self._entries = [1] * pool_blocks
+        self._free = pool_blocks
         self._events: list[dict[str, Any]] = []
 
     def __repr__(self) -> str:
@@ -49,11 +55,11 @@ class BlockPool:
     @property
     def free_blocks(self) -> int:
         """Blocks that nobody uses, cached ones included."""
-        return len(self._free)
+        return self._free
 
     @property
     def used_blocks(self) -> int:
-        return self.pool_blocks - len(self._free)
+        return self.pool_blocks - self._free
 
     def match(self, hashes: Sequence[int]) -> list[int]:
         """Physical blocks of the longest cached prefix. The caller leaves out the block of the last token, which is
@@ -68,22 +74,25 @@ class BlockPool:
 
     def can_take(self, count: int, *, beside: Sequence[int] = ()) -> bool:
         """Whether `count` new blocks are left once the blocks `beside` are in use too."""
-        return count <= len(self._free) - sum(self._users[block] == 0 for block in set(beside))
+        if count + len(beside) <= self._free:
+            return True
+        return count <= self._free - sum(self._users[block] == 0 for block in set(beside))
 
     def use(self, blocks: Sequence[int]) -> None:
         """One more user of each; they leave the free list."""
+        users = self._users
         for block in blocks:
-            self._free.pop(block, None)
-            self._users[block] += 1
+            if not users[block]:
+                self._free -= 1
+            users[block] += 1
 
     def take(self, count: int) -> list[int]:
         """New blocks for one user, evicting the least recently used content. The caller asked `can_take`."""
-        if count > len(self._free):
+        if count > self._free:
             raise KvistBug(f"{count} blocks asked of {self!r}")
-        taken = [self._free.popitem(last=False)[0] for _ in range(count)]
+        taken = [self._next_free() for _ in range(count)]
         for block in taken:
             self._evict(block)
-            self._users[block] = 1
         return taken
 
     def cache(self, run: CachedRun) -> None:
@@ -109,12 +118,18 @@ class BlockPool:
 
     def release(self, blocks: Sequence[int]) -> None:
         """One user less of each block of one prompt, given in prompt order."""
+        users, entries, queue = self._users, self._entries, self._queue
         for block in reversed(blocks):
-            self._users[block] -= 1
-            if self._users[block] == 0:
-                self._free[block] = None
+            users[block] -= 1
+            if not users[block]:
+                self._free += 1
+                entries[block] += 1
                 if self._hash_of[block] is None:
-                    self._free.move_to_end(block, last=False)
+                    queue.appendleft(block)
+                else:
+                    queue.append(block)
+        if len(queue) > QUEUE_SLACK * self.pool_blocks:
+            self._forget_old_entries()
 
     def reset(self) -> bool:
         """Forget all content; false (and nothing done) while a block is in use."""
@@ -136,13 +151,35 @@ class BlockPool:
 
     def check_integrity(self) -> None:
         """Raise AssertionError when users, free list and cache disagree. O(pool)."""
-        assert set(self._free) == {block for block, users in enumerate(self._users) if users == 0}
+        assert self._free == self._users.count(0)
+        entries = Counter(self._queue)
+        assert self._entries == [entries[block] for block in range(self.pool_blocks)]
+        assert all(self._entries[block] for block, users in enumerate(self._users) if users == 0)
         assert min(self._users) >= 0
         named: dict[int, set[int]] = {}
         for block, block_hash in enumerate(self._hash_of):
             if block_hash is not None:
                 named.setdefault(block_hash, set()).add(block)
         assert named == {block_hash: set(copies) for block_hash, copies in self._cached.items()}
+
+    def _next_free(self) -> int:
+        while True:
+            block = self._queue.popleft()
+            self._entries[block] -= 1
+            if not self._entries[block] and not self._users[block]:
+                self._users[block] = 1
+                self._free -= 1
+                return block
+
+    def _forget_old_entries(self) -> None:
+        kept: deque[int] = deque()
+        for block in self._queue:
+            self._entries[block] -= 1
+            if not self._entries[block] and not self._users[block]:
+                kept.append(block)
+        for block in kept:
+            self._entries[block] = 1
+        self._queue = kept
 
     def _evict(self, block: int) -> None:
         block_hash = self._hash_of[block]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.errors import KvistBug
-from workers.block_pool import BlockPool, CachedRun
+from workers.block_pool import QUEUE_SLACK, BlockPool, CachedRun
 
 
 def fill(pool: BlockPool, hashes: list[int], *, parent: int | None = None, salt: str = "") -> list[int]:
@@ -121,3 +121,19 @@ def test_users_and_cache_always_agree_and_events_tell_the_truth(steps: list[tupl
                 told[block_hash] = told.get(block_hash, 0) + (1 if event["type"] == "BlockStored" else -1)
         pool.check_integrity()
         assert pool.resident() == {block_hash: copies for block_hash, copies in told.items() if copies}
+
+
+def test_a_prompt_that_is_hit_again_and_again_keeps_its_place_in_a_bounded_queue() -> None:
+    """Each use leaves an old entry behind; what is evicted next stays what was freed longest ago."""
+    pool = BlockPool(pool_blocks=4, block_size=1)
+    pool.release(fill(pool, [1, 2]))
+    pool.release(fill(pool, [7, 8]))
+    for _ in range(50):
+        found = pool.match([1, 2])
+        pool.use(found)
+        pool.release(found)
+        pool.check_integrity()
+        assert len(pool._queue) <= QUEUE_SLACK * pool.pool_blocks + len(found)
+    pool.take_events()
+    pool.take(3)
+    assert [hashes for _, hashes in kinds(pool)] == [[8], [7], [2]]
