@@ -32,7 +32,7 @@ class CachedRun(NamedTuple):
 
 
 class BlockPool:
-    """`pool_blocks` usable blocks of `block_size` tokens, numbered from 0. Operations are O(blocks touched), on average.
+    """`pool_blocks` usable blocks of `block_size` tokens, numbered from 0. Operations take O(blocks touched).
 
     Events collect in vLLM 0.32's form until `take_events`."""
 
