@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tests.conformance.protocol.behaviours import ALL
+from tests.conformance.protocol.readme import block_of, with_block
+
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
@@ -35,3 +38,11 @@ def test_every_make_target_that_the_readme_names_exists() -> None:
     commands = (ROOT / "cluster" / "cli.py").read_text()
     for command in re.findall(r"`kvist ([a-z]+)", readme):
         assert re.search(rf"def {command}\(|\({command}\)|name=\"{command}\"", commands), command
+
+
+def test_the_readmes_table_is_that_of_the_page_of_behaviours() -> None:
+    """A row a behaviour, written by the command that measures them."""
+    page = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert with_block(readme, page) == readme
+    assert block_of(page).count("\n") == len(ALL) + 3

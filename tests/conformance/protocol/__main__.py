@@ -14,6 +14,7 @@ from tests.conformance.protocol.judge import UNSEEN, verdicts_of
 from tests.conformance.protocol.models import strict_model
 from tests.conformance.protocol.peers import PEERS, REPOSITORY
 from tests.conformance.protocol.probe import CONTEXT_TOKENS
+from tests.conformance.protocol.readme import with_block
 from tests.conformance.protocol.results import load, result_of, save
 from tests.conformance.protocol.scripted import EVERYTHING, scripted_app
 from tests.conformance.protocol.table import markdown, text
@@ -21,9 +22,11 @@ from workers.models import prepare_tiny
 
 if TYPE_CHECKING:
     from tests.conformance.protocol.probe import Verdict
-    from tests.conformance.protocol.results import Result
+    from tests.conformance.protocol.readme import with_block
+from tests.conformance.protocol.results import Result
 
 PAGE = REPOSITORY / "docs" / "conformance.md"
+README = REPOSITORY / "README.md"
 
 
 def main() -> None:
@@ -43,13 +46,14 @@ def main() -> None:
         if missing:
             raise SystemExit(f"no page without {', '.join(sorted(missing))}: run them, or name their --json file")
         PAGE.write_text(markdown(results, context=CONTEXT_TOKENS))
+        README.write_text(with_block(README.read_text(encoding="utf-8"), PAGE.read_text(encoding="utf-8")))
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.protocol", description=__doc__)
     parser.add_argument("--peer", action="append", choices=list(PEERS), help="only this server; may be repeated")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep results here; other servers' in it stay")
-    parser.add_argument("--markdown", action="store_true", help=f"write {PAGE.relative_to(REPOSITORY)}")
+    parser.add_argument("--markdown", action="store_true", help=f"write {PAGE.relative_to(REPOSITORY)}, and the table of the README")
     return parser.parse_args()
 
 
