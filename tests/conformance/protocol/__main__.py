@@ -22,8 +22,7 @@ from workers.models import prepare_tiny
 
 if TYPE_CHECKING:
     from tests.conformance.protocol.probe import Verdict
-    from tests.conformance.protocol.readme import with_block
-from tests.conformance.protocol.results import Result
+    from tests.conformance.protocol.results import Result
 
 PAGE = REPOSITORY / "docs" / "conformance.md"
 README = REPOSITORY / "README.md"
@@ -53,7 +52,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.protocol", description=__doc__)
     parser.add_argument("--peer", action="append", choices=list(PEERS), help="only this server; may be repeated")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep results here; other servers' in it stay")
-    parser.add_argument("--markdown", action="store_true", help=f"write {PAGE.relative_to(REPOSITORY)}, and the table of the README")
+    page = PAGE.relative_to(REPOSITORY)
+    parser.add_argument("--markdown", action="store_true", help=f"write {page}, and the README's table")
     return parser.parse_args()
 
 
