@@ -61,6 +61,10 @@ async def serve_slots() -> ServeSlots:
         raise SlotsUnavailable(f"Serve's replica has no {', '.join(missing)}")
     if getattr(found[0], "_event_loop", None) is not asyncio.get_running_loop():
         raise SlotsUnavailable("Serve runs the model's code in a thread of its own; see RAY_SERVE_THROUGHPUT_OPTIMIZED")
+    if not found[0]._metrics_manager.should_collect_ongoing_requests():
+        raise SlotsUnavailable(
+            "Serve's autoscaler counts at handles; set RAY_SERVE_COLLECT_AUTOSCALING_METRICS_ON_HANDLE=0"
+        )
     await _try(found[0])
     return ServeSlots(found[0])
 

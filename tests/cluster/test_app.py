@@ -57,6 +57,16 @@ def test_a_file_and_plain_arguments_build_the_same_graph(tmp_path: Path) -> None
     assert by_file["Ingress"].init_args[0] == by_arguments["Ingress"].init_args[0]
 
 
+def test_every_worker_has_a_data_plane_unless_the_config_says_handle() -> None:
+    """One switch for the whole cluster."""
+    for changes, expected in (({}, "tcp"), ({"data_plane": "handle"}, "handle")):
+        found = deployments(CONFIG | changes)
+        for name in ("Worker-small", "Worker-org-large"):
+            assert found[name].init_args[0]["data_plane"] == expected
+    with pytest.raises(InvalidRequest, match="data_plane"):
+        build(CONFIG | {"data_plane": "pigeon"})
+
+
 def test_a_bad_config_does_not_become_a_graph() -> None:
     """The error is the config's own."""
     with pytest.raises(InvalidRequest, match="unknown key"):

@@ -16,7 +16,7 @@ from router.limits import MAX_DATA_DELTA_BYTES, MAX_DATA_ERROR_CHARS, MAX_DATA_O
 from workers import data_frames as frames
 from workers.engine import Generation, Sampling, Structured, TokenDelta, TokenLogprob, joined
 
-EVERY_KIND = frames.FROM_INGRESS | frames.FROM_REPLICA | frames.FROM_STRANGER
+EVERY_KIND = {**frames.FROM_STRANGER, **frames.FROM_INGRESS, **frames.FROM_REPLICA}
 
 words = st.text(max_size=20)
 tokens = st.lists(st.integers(0, 2**32 - 1), max_size=20).map(lambda ids: array("I", ids).tobytes())

@@ -191,7 +191,7 @@ async def test_a_paused_stream_waits_and_the_others_do_not() -> None:
     async with replica() as one, peer(one, secret=one.server.secret) as ingress:
         ingress.send(frames.encode_open(1, generation(1, max_tokens=50)), frames.encode_frame(frames.PAUSE, 1))
         ingress.send(frames.encode_open(2, generation(1, max_tokens=50)))
-        seen = []
+        seen: list[int] = []
         while seen.count(2) < 50:
             seen.append((await ingress.next()).stream)
         assert seen.count(1) < 50
@@ -222,7 +222,12 @@ async def test_deltas_of_one_turn_leave_in_one_write(monkeypatch: pytest.MonkeyP
     async with replica() as one, peer(one, secret=one.server.secret) as ingress:
         writes: list[int] = []
         flush = DataLink._flush
-        monkeypatch.setattr(DataLink, "_flush", lambda link: (writes.append(len(link._outbox)), flush(link))[1])
+
+        def counted(link: DataLink) -> None:
+            writes.append(len(link._outbox))
+            flush(link)
+
+        monkeypatch.setattr(DataLink, "_flush", counted)
         one.speaker.gate.clear()
         ingress.send(*[frames.encode_open(number, generation(1, max_tokens=3)) for number in range(30)])
         await until(lambda: one.speaker.running == 30)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RAW, BUILT = b"\x00", b"\x01"
-ALLOWED: Final = frames.FROM_STRANGER | frames.FROM_INGRESS | frames.FROM_REPLICA
+ALLOWED: Final = {**frames.FROM_STRANGER, **frames.FROM_INGRESS, **frames.FROM_REPLICA}
 ASKED: Final = Generation(
     request_id="r",
     tokens=bytes(range(8)),
