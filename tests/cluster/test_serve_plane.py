@@ -159,7 +159,7 @@ async def test_when_all_are_busy_serve_queues_and_later_calls_wait_behind() -> N
         await until(lambda: here.plane.queued == 2)
         assert one.speaker.asked == []
         here.handle.free.set()
-        assert await asyncio.gather(first, second) == [packed([9])] * 2
+        assert list(await asyncio.gather(first, second)) == [packed([9])] * 2
         assert await said(here.stream()) == packed([1, 2])
 
 
