@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
+    from cluster.backend import Routed
     from cluster.exchange import Exchange, Prepared
     from cluster.output.assembly import ScoredToken
     from cluster.output.events import Event
@@ -111,7 +112,9 @@ class Answering:
         except BaseException:
             await self._stack.aclose()
             raise
-        self._learn_route()
+        routed = self._learn_route()
+        self.exchange.stages.done("route")
+        self.exchange.stages.split("route", "hash", 0.0 if routed is None else routed.hash_s)
         for choice in self._choices:
             choice.assembly.cached_tokens = self.exchange.report.predicted_cached_tokens
         return self
@@ -164,7 +167,9 @@ class Answering:
         report = self.exchange.report
         if report.ttft_s is None:
             report.ttft_s = self.exchange.stages.since_start()
-            self._learn_route()
+            routed = self._learn_route()
+            if routed is not None and routed.queue_s is not None:
+                self.exchange.stages.note("queue", routed.queue_s)
         presses = False
         for choice in self._choices:
             if choice.ending is None:
@@ -200,11 +205,12 @@ class Answering:
         pump = await self._stack.enter_async_context(Pump(stream, self._news, is_watched=assembly.is_watched))
         return Choice(pump, assembly, sampling, prepared)
 
-    def _learn_route(self) -> None:
+    def _learn_route(self) -> Routed | None:
         routed = self._choices[0].pump.stream.routed
         if routed is not None:
             self.exchange.report.replica = routed.replica
             self.exchange.report.predicted_cached_tokens = routed.predicted_cached_tokens
+        return routed
 
 
 def job_of(exchange: Exchange, prepared: Prepared, tokens: bytes, sampling: Sampling) -> Job:

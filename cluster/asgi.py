@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,7 +24,8 @@ class ClientGoneError(Exception):
 
 
 class RequestIds:
-    """Middleware: every request gets an id, every response carries it. `new_id` gives what follows `req_`."""
+    """Middleware: every request gets an id, every response carries it, and how long it took if it does not say so
+    itself. `new_id` gives what follows `req_`."""
 
     def __init__(self, app: ASGIApp, new_id: Callable[[], str]) -> None:
         self._app = app
@@ -35,11 +37,15 @@ class RequestIds:
             await self._app(scope, receive, send)
             return
         scope[REQUEST_ID_KEY] = self._new_id()
-        header = (b"request-id", f"req_{scope[REQUEST_ID_KEY]}".encode())
+        started_s = time.monotonic()
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), header]
+                headers = [*message.get("headers", ()), (b"request-id", f"req_{scope[REQUEST_ID_KEY]}".encode())]
+                if not any(name == b"server-timing" for name, _ in headers):
+                    timing = f"total;dur={(time.monotonic() - started_s) * 1e3:.3f}"
+                    headers.append((b"server-timing", timing.encode()))
+                message["headers"] = headers
             await send(message)
 
         await self._app(scope, receive, send_with_id)

@@ -30,10 +30,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Routed(msgspec.Struct, frozen=True, kw_only=True):
-    """The choice: who serves it, and how many prompt tokens it is believed to hold already."""
+    """The choice: who serves it, and how many prompt tokens it is believed to hold already. `hash_s` of the time that
+    choosing took went into hashing; `queue_s` is how long a replica had to be waited for, None while it is."""
 
     replica: str
     predicted_cached_tokens: int
+    hash_s: float = 0.0
+    queue_s: float | None = None
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):

@@ -71,7 +71,6 @@ class Generate(Endpoint):
         exchange.reply = reply = self._dialect.reply(conversation, AnswerId(exchange.id, int(time.time())))
         pause_ms = self._services.pacing.flush_ms if conversation.stream else MAX_FLUSH_MS
         async with Answering(exchange, prepared, pause_s=pause_ms / 1e3) as answering:
-            exchange.stages.done("route")
             if conversation.stream:
                 await _stream(answering, reply)
             else:

@@ -78,26 +78,35 @@ class Prepared(NamedTuple):
 
 
 class Stages:
-    """Times of one request, for the `server-timing` header."""
+    """Times of one request, for the `server-timing` header and for operators."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.started_s = self._last_s = clock()
-        self._durations_s: dict[str, float] = {}
+        self.durations_s: dict[str, float] = {}
 
     def done(self, stage: str) -> None:
         """`stage` took from the last call until now."""
         now = self._clock()
-        self._durations_s[stage] = now - self._last_s
+        self.durations_s[stage] = now - self._last_s
         self._last_s = now
+
+    def split(self, stage: str, part: str, duration_s: float) -> None:
+        """Of what the last `stage` took, this much was another one."""
+        whole_s = self.durations_s.pop(stage)
+        self.durations_s |= {part: duration_s, stage: max(0.0, whole_s - duration_s)}
+
+    def note(self, stage: str, duration_s: float) -> None:
+        """A stage that somebody else timed."""
+        self.durations_s[stage] = duration_s
 
     def since_start(self) -> float:
         """Seconds since the request came."""
         return self._clock() - self.started_s
 
     def header(self, *, ttft_s: float | None) -> str:
-        """What is known so far, in milliseconds."""
-        known = self._durations_s | ({} if ttft_s is None else {"ttft": ttft_s})
+        """What is known so far, in milliseconds; of a request that came to nothing, all it took."""
+        known = self.durations_s | ({} if ttft_s is None else {"ttft": ttft_s}) or {"total": self.since_start()}
         return ", ".join(f"{stage};dur={duration_s * 1e3:.3f}" for stage, duration_s in known.items())
 
 
@@ -145,6 +154,7 @@ class Exchange:
         self.stages.done("tokenize")
         self._tell(tail, model, grown.changes)
         self.report.spliced_turns, self.report.written_turns = grown.turns
+        self.report.warm = True
         return asked, Prepared(tail, grown.conversation, model, tenant, (grown.tokens,), grown.past, grown.prefix)
 
     async def _read(self, tenant: Tenant, body: bytes, asked: Asked | None) -> Prepared:
@@ -199,6 +209,7 @@ class Exchange:
             raise
         finally:
             self.report.duration_s = self.stages.since_start()
+            self.report.stages_s = self.stages.durations_s
             self.services.on_outcome(self.report)
 
     def headers(self) -> dict[str, str]:
@@ -237,7 +248,7 @@ class Exchange:
             return
         status, headers, body = self.dialect.error(error, self.report.request_id)
         self.report.status = status
-        await send_json(self._send, body, status=status, headers=headers)
+        await send_json(self._send, body, status=status, headers={**self.headers(), **headers})
 
 
 async def _run(function: Callable[[Given], Made], given: Given, *, size_bytes: int) -> Made:

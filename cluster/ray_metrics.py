@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ray.util.metrics import Counter, Gauge
+from ray.util.metrics import Counter, Gauge, Histogram
 
 from cluster.status_metrics import CATALOGUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cluster.status_metrics import Sample
+    from cluster.status_metrics import Metric, Sample
 
 
 class RayMetrics:
     """Ray's instruments for the whole catalogue. A counter that starts anew, as a rejoined replica's, counts on."""
 
     def __init__(self) -> None:
-        kinds: dict[str, Any] = {"gauge": Gauge, "counter": Counter}
-        self._instruments = {
-            metric: kinds[metric.kind](metric.name, description=metric.help, tag_keys=metric.labels)
-            for metric in CATALOGUE
-        }
+        self._instruments = {metric: _instrument(metric) for metric in CATALOGUE}
         self._gauges: set[Sample] = set()
         self._totals: dict[tuple[str, tuple[str, ...]], float] = {}
 
@@ -41,9 +37,11 @@ class RayMetrics:
         self._gauges = gauges
 
     def add(self, increments: Iterable[Sample]) -> None:
-        """Add to counters."""
+        """Add to counters and histograms."""
         for sample in increments:
-            if sample.value > 0:
+            if sample.metric.kind == "histogram":
+                self._instruments[sample.metric].observe(sample.value, tags=_tags(sample))
+            elif sample.value > 0:
                 self._instruments[sample.metric].inc(sample.value, tags=_tags(sample))
 
     def _growth(self, sample: Sample) -> float:
@@ -51,6 +49,17 @@ class RayMetrics:
         before = self._totals.get(key, 0.0)
         self._totals[key] = sample.value
         return sample.value - before if sample.value >= before else sample.value
+
+
+def _instrument(metric: Metric) -> Any:
+    named: dict[str, Any] = {"description": metric.help, "tag_keys": metric.labels}
+    match metric.kind:
+        case "gauge":
+            return Gauge(metric.name, **named)
+        case "counter":
+            return Counter(metric.name, **named)
+        case "histogram":
+            return Histogram(metric.name, boundaries=list(metric.bounds), **named)
 
 
 def _tags(sample: Sample) -> dict[str, str]:

@@ -11,6 +11,7 @@ import itertools
 import logging
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
@@ -44,7 +45,7 @@ class ModelPlane:
         self.fleet = fleet
         self._deployment = deployment
         self._streaming = handle.options(stream=True)
-        self._clock = clock
+        self.clock = clock
         self._subscriber = Subscriber(fleet, clock)
         self.data = DataPlane(clock)
         self.queued = 0  # calls that wait in Serve's queue for a slot
@@ -84,9 +85,11 @@ class ModelPlane:
 
     def start_stream(self, job: Job) -> ServeStream:
         """Choose and reserve, in one synchronous step, then call. Raises `NoReplica` when nothing is routable."""
-        decision = self.fleet.choose(self._hashed(job), self._clock())
+        began_s = self.clock()
+        prompt, hashed_s = self._hashed(job), self.clock()
+        decision = self.fleet.choose(prompt, hashed_s)
         try:
-            return ServeStream(plane=self, job=job, decision=decision)
+            return ServeStream(plane=self, job=job, decision=decision, hash_s=hashed_s - began_s)
         except BaseException:
             self.finish(decision)
             raise
@@ -107,15 +110,15 @@ class ModelPlane:
 
     def moved(self, decision: Decision, replica: str) -> None:
         """Serve sent the request elsewhere."""
-        self.fleet.moved(decision.reservation, replica, self._clock())
+        self.fleet.moved(decision.reservation, replica, self.clock())
 
     def first_token(self, decision: Decision, cached_tokens: int) -> None:
         """The prompt is computed, all but what the engine found in its cache."""
-        self.fleet.first_token(decision.reservation, cached_tokens, self._clock())
+        self.fleet.first_token(decision.reservation, cached_tokens, self.clock())
 
     def finish(self, decision: Decision) -> None:
         """The request has ended, in whatever way. Safe to call again."""
-        self.fleet.finish(decision.reservation, self._clock())
+        self.fleet.finish(decision.reservation, self.clock())
 
     def _hashed(self, job: Job) -> PromptBlocks:
         seed = seed_of(self.fleet.model, salt=job.tenant.salt)
@@ -145,10 +148,15 @@ class ModelPlane:
 class ServeStream:
     """One running generation. Its reservation is given back exactly once, however the stream ends."""
 
-    def __init__(self, *, plane: ModelPlane, job: Job, decision: Decision) -> None:
+    def __init__(self, *, plane: ModelPlane, job: Job, decision: Decision, hash_s: float) -> None:
         self._plane = plane
         self._decision = decision
-        self._routed = Routed(replica=decision.candidates[0], predicted_cached_tokens=decision.predicted_cached_tokens)
+        self._routed = Routed(
+            replica=decision.candidates[0],
+            predicted_cached_tokens=decision.predicted_cached_tokens,
+            hash_s=hash_s,
+        )
+        self._started_s = plane.clock()
         self._generation = Generation(
             request_id=job.request_id,
             tokens=job.tokens,
@@ -211,7 +219,8 @@ class ServeStream:
     def _on_routed(self, replica: str) -> None:
         if replica != self._routed.replica:
             self._plane.moved(self._decision, replica)
-            self._routed = Routed(replica=replica, predicted_cached_tokens=0)
+            self._routed = msgspec.structs.replace(self._routed, replica=replica, predicted_cached_tokens=0)
+        self._routed = msgspec.structs.replace(self._routed, queue_s=self._plane.clock() - self._started_s)
 
     def _noted(self, delta: TokenDelta) -> TokenDelta:
         if delta.cached_tokens is not None and not self._is_counted:

@@ -14,16 +14,18 @@ if TYPE_CHECKING:
     from cluster.api.outcomes import Report
     from router.replicas import ReplicaStatus
 
-Kind = Literal["gauge", "counter"]
+Kind = Literal["gauge", "counter", "histogram"]
 
 
 class Metric(NamedTuple):
-    """One metric: its name, what it says, its labels. A counter's samples are totals since the replica joined."""
+    """One metric: its name, what it says, its labels, a histogram's bounds. A counter's samples are totals since the
+    replica joined."""
 
     name: str
     kind: Kind
     help: str
     labels: tuple[str, ...]
+    bounds: tuple[float, ...] = ()
 
 
 class Sample(NamedTuple):
@@ -59,6 +61,19 @@ IGNORED: Final = Metric(
     "kvist_ignored", "counter", "What clients asked for and Kvist does not follow: fields, betas", ("model", "kind")
 )
 PROMPT: Final = Metric("kvist_prompt_tokens", "counter", "Prompt tokens of all requests", ("model",))
+PROMPTS: Final = Metric(
+    "kvist_prompts",
+    "counter",
+    "Prompts: warm ones grew from one that this ingress knew, cold ones were made from their first byte on",
+    ("model", "form"),
+)
+# Most stages of a warm request take less than a millisecond; a prefill takes seconds.
+BOUNDS_S: Final = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)  # fmt: skip
+STAGE: Final = Metric(
+    "kvist_stage_seconds", "histogram", "Where requests spend their time, by stage", ("model", "stage"), BOUNDS_S
+)
 CACHED: Final = Metric("kvist_cached_tokens", "counter", "Those that engines found in cache", ("model",))
 
 CATALOGUE: Final = (
@@ -79,6 +94,8 @@ CATALOGUE: Final = (
     RULES,
     TURNS,
     IGNORED,
+    PROMPTS,
+    STAGE,
     PROMPT,
     CACHED,
 )
@@ -106,7 +123,9 @@ def samples(statuses: Iterable[ReplicaStatus]) -> Iterator[Sample]:
 
 
 def increments(report: Report, *, known_models: Collection[str]) -> Iterator[Sample]:
-    """What one ended request adds to counters. A name that no model has is not a label: clients choose it."""
+    """What one ended request adds to counters and histograms.
+
+    A name that no model has is not a label: clients choose it."""
     model = report.model if report.model in known_models else "unknown"
     yield Sample(REQUESTS, (model, report.api, report.outcome), 1)
     for change in report.changes:
@@ -115,5 +134,11 @@ def increments(report: Report, *, known_models: Collection[str]) -> Iterator[Sam
     yield Sample(TURNS, (model, "written"), report.written_turns)
     yield Sample(IGNORED, (model, "field"), len(report.ignored))
     yield Sample(IGNORED, (model, "beta"), len(report.betas))
+    if report.prompt_tokens:
+        yield Sample(PROMPTS, (model, "warm" if report.warm else "cold"), 1)
+    for stage, duration_s in report.stages_s.items():
+        yield Sample(STAGE, (model, stage), duration_s)
+    if report.ttft_s is not None:
+        yield Sample(STAGE, (model, "ttft"), report.ttft_s)
     yield Sample(PROMPT, (model,), report.prompt_tokens)
     yield Sample(CACHED, (model,), report.cached_tokens)

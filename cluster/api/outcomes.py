@@ -20,7 +20,8 @@ class Report(msgspec.Struct, kw_only=True):
 
     `changes` are what the canonical rules did; `ignored` are names of body fields that Kvist does not follow, `betas`
     those that the client asked for in headers. Of the assistant's past turns `spliced_turns` are in the prompt as they
-    were generated, `written_turns` as the template writes them. `error` is what failed, in
+    were generated, `written_turns` as the template writes them. The prompt of a `warm` one grew from
+    one that this ingress knew. `stages_s` is where its time went until the first token. `error` is what failed, in
     words for operators ("" for what did not).
     """
 
@@ -39,8 +40,10 @@ class Report(msgspec.Struct, kw_only=True):
     output_tokens: int = 0
     spliced_turns: int = 0
     written_turns: int = 0
+    warm: bool = False
     ttft_s: float | None = None
     duration_s: float = 0.0
+    stages_s: dict[str, float] = msgspec.field(default_factory=dict)
     changes: tuple[Change, ...] = ()
     ignored: tuple[str, ...] = ()
     betas: tuple[str, ...] = ()

@@ -103,7 +103,7 @@ async def test_the_wire_form_of_a_stream_is_the_protocols(service: Service) -> N
     assert response.headers["x-kvist-replica"] == REPLICA
     assert response.headers["x-kvist-predicted-cached-tokens"] == "8"
     stages = [part.split(";")[0] for part in response.headers["server-timing"].split(", ")]
-    assert stages == ["parse", "canonical", "template", "tokenize", "route", "ttft"]
+    assert stages == ["parse", "canonical", "template", "tokenize", "hash", "route", "ttft"]
     assert "[DONE]" not in response.text
     for event in response.text.strip().split("\n\n"):
         name, data = event.split("\n")
@@ -304,6 +304,25 @@ async def test_a_generation_that_ends_without_a_reason_is_a_failure(
     with pytest.raises(anthropic.InternalServerError):
         await sdk.messages.create(model="tiny", max_tokens=5, messages=[USER])
     assert (await service.ended()).outcome == "failed_replica"
+
+
+async def test_every_response_says_where_its_time_went(service: Service) -> None:
+    """As far as it came: an answer, a count, an error of a body, an unknown model, a stranger's path, a list."""
+    ask = {"model": "tiny", "max_tokens": 5, "messages": [USER]}
+    cases: list[tuple[str, dict[str, Any] | None, list[str]]] = [
+        ("/v1/messages", ask, ["parse", "canonical", "template", "tokenize", "hash", "route", "ttft"]),
+        ("/v1/messages/count_tokens", ask, ["parse", "canonical", "template", "tokenize"]),
+        ("/v1/messages", {**ask, "max_tokens": "many"}, ["total"]),
+        ("/v1/messages", {**ask, "model": "other"}, ["parse"]),
+        ("/v1/nowhere", ask, ["total"]),
+        ("/v1/models", None, ["total"]),
+    ]
+    async with httpx.AsyncClient(base_url=service.url, timeout=30) as http:
+        for path, body, stages in cases:
+            response = await (http.get(path) if body is None else http.post(path, json=body))
+            timed = dict(part.split(";dur=") for part in response.headers["server-timing"].split(", "))
+            assert list(timed) == stages, path
+            assert all(float(duration) >= 0 for duration in timed.values())
 
 
 async def test_a_long_prefill_gets_its_start_with_the_prediction_and_pings(served: ServedModel) -> None:

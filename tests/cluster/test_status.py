@@ -18,7 +18,18 @@ from cluster.cli import app
 from cluster.prompt.conversation import Change
 from cluster.ray_metrics import RayMetrics
 from cluster.request_log import line_of
-from cluster.status_metrics import BAD, CATALOGUE, IGNORED, ROUTABLE, TURNS, Sample, increments, samples
+from cluster.status_metrics import (
+    BAD,
+    CATALOGUE,
+    IGNORED,
+    PROMPTS,
+    ROUTABLE,
+    STAGE,
+    TURNS,
+    Sample,
+    increments,
+    samples,
+)
 from router.errors import NoReplica
 from router.fleet import Fleet
 from router.limits import MAX_HINT_CHARS, MAX_LOGGED_LINES
@@ -28,6 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from router.replicas import ReplicaStatus
+
+
+ANSWERED: dict[str, Any] = {"prompt_tokens": 9, "ttft_s": 0.5, "stages_s": {"parse": 0.001, "route": 0.002}}
 
 
 def statuses() -> list[ReplicaStatus]:
@@ -57,7 +71,7 @@ def report(**changes: Any) -> Report:
 
 def test_every_metric_of_the_catalogue_has_a_sample_with_its_labels() -> None:
     """Names are unique; a sample has as many labels as its metric."""
-    of_replicas, of_requests = list(samples(statuses())), list(increments(report(), known_models={"m"}))
+    of_replicas, of_requests = list(samples(statuses())), list(increments(report(**ANSWERED), known_models={"m"}))
     assert {sample.metric for sample in of_replicas + of_requests} == set(CATALOGUE)
     assert len({metric.name for metric in CATALOGUE}) == len(CATALOGUE)
     assert all(len(sample.labels) == len(sample.metric.labels) for sample in of_replicas + of_requests)
@@ -79,6 +93,38 @@ def test_what_is_not_followed_is_counted_by_kind_and_named_in_the_log() -> None:
     assert counted == {("m", "field"): 2, ("m", "beta"): 1}
     line = json.loads(line_of(asked))
     assert (line["ignored"], line["betas"]) == (["novel", "odd"], ["b-2026"])
+
+
+def test_the_time_of_each_stage_is_observed_and_logged() -> None:
+    """The first token's too; a request that never had one says nothing of it."""
+    for ttft_s, more in ((0.5, [("ttft", 0.5)]), (None, [])):
+        answered = report(**ANSWERED | {"ttft_s": ttft_s})
+        seen = [
+            (sample.labels[1], sample.value)
+            for sample in increments(answered, known_models={"m"})
+            if sample.metric is STAGE
+        ]
+        assert seen == [("parse", 0.001), ("route", 0.002), *more]
+    assert json.loads(line_of(answered))["stages_ms"] == {"parse": 1.0, "route": 2.0}
+
+
+def test_histograms_observe_where_counters_add() -> None:
+    """A stage that took no time counts; nothing of a counter does not."""
+    metrics, seen = RayMetrics(), []
+    metrics._instruments[STAGE] = SimpleNamespace(observe=lambda value, tags: seen.append((value, tags["stage"])))
+    metrics._instruments[BAD] = SimpleNamespace(inc=lambda value, tags: seen.append((value, tags)))
+    metrics.add([Sample(STAGE, ("m", "hash"), 0.0), Sample(BAD, ("m", "r"), 0.0)])
+    assert seen == [(0.0, "hash")]
+
+
+@pytest.mark.parametrize(("warm", "form"), [(True, "warm"), (False, "cold")])
+def test_prompts_are_counted_by_whether_the_ingress_knew_their_conversation(*, warm: bool, form: str) -> None:
+    asked = report(warm=warm, prompt_tokens=9)
+    counted = {sample.labels for sample in increments(asked, known_models={"m"}) if sample.metric is PROMPTS}
+    assert counted == {("m", form)}
+    assert json.loads(line_of(asked))["warm"] is warm
+    unread = increments(report(outcome="client_error"), known_models={"m"})
+    assert not [sample for sample in unread if sample.metric is PROMPTS]
 
 
 def test_past_turns_are_counted_by_how_they_stand_in_the_prompt() -> None:
