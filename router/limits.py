@@ -128,4 +128,5 @@ WARM_TAIL_BYTES: Final = 64 * 2**10  # of new messages that are read on the even
 MAX_CHARS_PER_TOKEN: Final = 64  # of a context window's tokens; text beyond it is refused unrendered
 INLINE_PROMPT_CHARS: Final = 16_384
 TURN_MEMORY_BYTES: Final = 64 * 2**20  # generated turns that one ingress remembers, all tenants and models together
+MAX_REDRAFTS: Final = 4  # of a prompt, to find which of its generated turns can be spliced
 MAX_OPENING_TOKENS: Final = 64  # of a prompt's end, in which its last atom is looked for

@@ -39,6 +39,7 @@ from router.limits import (
     INLINE_BODY_BYTES,
     INLINE_PROMPT_CHARS,
     MAX_CHARS_PER_TOKEN,
+    MAX_REDRAFTS,
     SEGMENT_CACHE_BYTES,
     THREAD_MEMORY_BYTES,
     TURN_MEMORY_BYTES,
@@ -159,13 +160,15 @@ class ServedModel:
         return await asyncio.to_thread(self.turns.draft, conversation, tenant)
 
     async def encode(self, draft: Draft) -> Encoded:
-        """The tokens of a draft. A turn that answered something else, and all after it, are written anew."""
+        """The tokens of a draft. Turns that answered something else are written anew; after MAX_REDRAFTS all are."""
         encoded = await self._encode(draft.texts)
         if self.turns is not None:
-            for left in (draft.true_turns(encoded), {}):
-                if len(draft.true_turns(encoded)) == len(draft.turns):
+            for attempt in range(MAX_REDRAFTS):
+                left = draft.worth_another_try(encoded)
+                if len(left) == len(draft.turns):
                     break
-                draft = await asyncio.to_thread(self.turns.redraft, draft, left)
+                last = attempt == MAX_REDRAFTS - 1
+                draft = await asyncio.to_thread(self.turns.redraft, draft, {} if last else left)
                 encoded = await self._encode(draft.texts)
             self.turns.used(draft)
         return Encoded(draft.join(encoded), len(draft.turns))

@@ -71,6 +71,27 @@ class Draft(NamedTuple):
             true[index] = turn
         return true
 
+    def worth_another_try(self, encoded: Sequence[bytes]) -> dict[int, KnownTurn]:
+        """All turns but the first false one and those behind it that are off by as many tokens: they answered a prompt
+        that differs in the same way, such as by other tools. Turns that came after the difference may be true as soon
+        as those are written anew. O(tokens).
+        """
+        true = self.true_turns(encoded)
+        if len(true) == len(self.turns):
+            return true
+        off = self._displacements(encoded)[len(true) :]
+        same = next((i for i, tokens in enumerate(off) if i and (tokens != off[0] or not off[0])), len(off))
+        return true | dict(self.turns[len(true) + same :])
+
+    def _displacements(self, encoded: Sequence[bytes]) -> list[int]:
+        """For each turn by how many bytes more stand before it than stood there when it was generated."""
+        size, found = 0, []
+        for (_, turn), text in zip(self.turns, encoded, strict=False):
+            size += len(text)
+            found.append(size - turn.prompt_bytes)
+            size += len(turn.tokens)
+        return found
+
     def join(self, encoded: Sequence[bytes]) -> bytes:
         """The prompt, packed u32."""
         parts = [encoded[0]]

@@ -17,7 +17,7 @@ from cluster.prompt.conversation import Conversation, Message, Text, Thinking, T
 from cluster.prompt.exact_turns import Generated
 from cluster.prompt.template import render
 from cluster.prompt.turns import TurnMemory
-from router.limits import MAX_OPENING_TOKENS
+from router.limits import MAX_OPENING_TOKENS, MAX_REDRAFTS
 from tests.cluster.prompt.families import (
     CHANNELS,
     CHATML,
@@ -34,13 +34,15 @@ from tests.cluster.support import packed
 from workers.models import prepare_tiny
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from cluster.models.served import Encoded
     from cluster.output.events import Said
     from cluster.prompt.conversation import Block
+    from cluster.prompt.exact_turns import Draft
     from cluster.prompt.template import Ask, Turn
+    from cluster.prompt.turns import KnownTurn
     from tests.cluster.prompt.families import Family
 
 BASH = Tool(name="Bash", description="Runs a command.", parameters='{"type": "object"}')
@@ -364,6 +366,43 @@ def test_a_turn_that_answered_another_prompt_is_written_and_the_turns_before_it_
     prompt = model.prompt(third)
     assert prompt.spliced == 1
     assert prompt.tokens.startswith(first.prompt + first.tokens[4:])
+
+
+def test_turns_after_a_change_of_tools_are_spliced_though_those_before_it_no_longer_are(model: Model) -> None:
+    """The old turns answered another prompt: they are written anew, and do not keep later ones from being exact."""
+    talk = START
+    for turn in range(5):
+        said = Text(f"Answer {turn}.")
+        if turn == 3:
+            talk = replace(talk, tools=(*talk.tools, replace(BASH, name="Read")))
+        answer = model.generate(talk, [said])
+        talk = then(talk, assistant(said), user("And now?"))
+    prompt = model.prompt(talk)
+    assert (prompt.spliced, prompt.tokens.startswith(answer.prompt + answer.tokens)) == (2, True)
+    assert model.prompt(replace(talk, tools=START.tools)).spliced == 3
+
+
+def test_max_redrafts_stops_a_search_for_turns_that_can_be_spliced(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MAX_REDRAFTS; then everything is written anew, as where each turn has answered a prompt of its own kind."""
+    assert model.served.turns is not None
+    talk = START
+    for turn in range(2 * MAX_REDRAFTS):
+        said = Text(f"Answer {turn}.")
+        model.generate(replace(talk, tools=(replace(BASH, description="x " * turn),)), [said])
+        talk = then(talk, assistant(said), user("And now?"))
+    counted: list[int] = []
+    redraft = model.served.turns.redraft
+
+    def counting(draft: Draft, known: Mapping[int, KnownTurn]) -> Draft:
+        counted.append(len(known))
+        return redraft(draft, known)
+
+    draft = asyncio.run(model.served.draft(talk, "a"))
+    monkeypatch.setattr(model.served.turns, "redraft", counting)
+    assert asyncio.run(model.served.encode(draft)) == (model.written(talk), 0)
+    assert (len(counted), counted[-1]) == (MAX_REDRAFTS, 0)
 
 
 def test_a_memory_that_was_lost_changes_no_meaning(model: Model) -> None:

@@ -171,6 +171,26 @@ def test_generated_turns_are_spliced_into_what_grew(folders: dict[str, Path]) ->
         ]
 
 
+def test_generated_turns_are_the_same_in_what_grew_and_in_the_whole_also_after_other_tools(
+    folders: dict[str, Path],
+) -> None:
+    """Turns from before the change answered another prompt; those behind it are spliced either way."""
+    model = loaded(folders[CHATML.name])
+    assert model.turns is not None
+    talk: list[Message] = [user("Look.")]
+    for turn in range(6):
+        tools = TOOLS if turn < 3 else [*TOOLS, {**TOOLS[0], "name": "Read"}]
+        asked = ask(model, body(*talk, tools=tools))
+        assert asked.tokens == as_a_whole(model, body(*talk, tools=tools))
+        assert asked.was_known == (turn in (2, 4, 5))
+        words = f"Answer {turn}."
+        tokens = b"".join(asyncio.run(model.tokens(letter)) for letter in words)
+        model.turns.remember(asked.conversation, "t", Generated(asked.tokens, asked.past, (Text(words),), tokens))
+        last = asked.tokens + tokens
+        talk += [said(words), user("And now?")]
+    assert ask(model, body(*talk, tools=tools)).tokens.startswith(last)
+
+
 def test_what_is_known_of_one_tenant_is_not_known_of_another(folders: dict[str, Path]) -> None:
     """Their threads are apart."""
     model = loaded(folders[CHATML.name])
