@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from router.errors import InvalidRequest
 
@@ -46,7 +47,7 @@ def _request(conversation: Conversation, functions: list[dict[str, Any]]) -> Any
 
 
 def _function(tool: Tool) -> dict[str, Any]:
-    return {"name": tool.name, "description": tool.description, "parameters": json.loads(tool.parameters)}
+    return {"name": tool.name, "description": tool.description, "parameters": msgspec.json.decode(tool.parameters)}
 
 
 def _choice(choice: ToolChoice) -> Any:

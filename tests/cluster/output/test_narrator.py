@@ -177,3 +177,25 @@ def test_white_space_at_the_start_is_the_models() -> None:
     assert framed(("say", "\n")) == [TextDelta("\n")]
     assert framed(("say", "\n"), ("call", "")) == []
     assert framed(("say", "\n"), ("think", "a")) == [ThinkingDelta("a")]
+
+
+def test_a_call_that_its_parser_gives_up_is_said_before_what_it_says_next() -> None:
+    telling = narrator()
+    assert telling.tell("<calls>x", Parsed()) == []
+    assert telling.tell(" so", Parsed(content="so")) == [TextDelta("<calls>x "), TextDelta("so")]
+
+
+def test_words_behind_a_call_that_nothing_closes_are_said_as_they_come() -> None:
+    telling = narrator(CallMarks(("[CALLS]",), ""))
+    telling.tell("[CALLS]get", Parsed(calls=(CallPiece(0, "1", "get", "{}"),)))
+    assert telling.tell("}\nso", Parsed(content="so")) == [TextDelta("so")]
+
+
+def test_a_complete_call_is_told_when_an_earlier_one_turns_out_cut_off() -> None:
+    telling = narrator()
+    telling.tell("<calls><call>get", Parsed(calls=(CallPiece(0, "1", "get", "{"),)))
+    telling.tell("<call>put", Parsed(calls=(CallPiece(1, "2", "put", "{}"),)))
+    assert telling.end_region() == [
+        *(CallBroken(), TextDelta("<calls><call>get")),
+        *(SECOND, CallArguments("{}"), CallEnd()),
+    ]
