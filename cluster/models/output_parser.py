@@ -73,7 +73,8 @@ class ParserFamily:
 
     def warm(self) -> None:
         """Import what requests will need, and check it. Takes seconds: call it in a thread. Raises `ModelUnusable`."""
-        self._kind(self.names)
+        for family in (self.names, self.names._replace(tool_parser=None)):
+            self._kind(family)
 
     def parser(self, conversation: Conversation, prompt: bytes) -> VllmParser:
         """What reads one answer to `prompt` (packed u32), which this conversation was rendered to."""
@@ -179,7 +180,10 @@ class VllmParser:
 
     def _begin(self, *, thinking: bool) -> None:
         self._said = None
-        self._parser = self._kind.new(self._request, thinking=thinking)
+        try:
+            self._parser = self._kind.new(self._request, thinking=thinking)
+        except Exception as fault:  # noqa: BLE001 - whatever it is, the answer goes on
+            self._fail(fault)
 
     def _begin_again(self) -> None:
         """A parser for what follows a region of calls: families' own differ in whether they read any further."""
@@ -216,11 +220,15 @@ class VllmParser:
         news = "" if is_held else text
         try:
             parsed = self._parse(text, tokens, finished=finished)
-        except Exception:
-            logger.exception("a parser failed (%s); the rest of this answer is text", type(self._parser).__name__)
-            self._failed = True
+        except Exception as fault:  # noqa: BLE001 - whatever it is, the answer goes on
+            self._fail(fault)
             return self._narrator.give_up(news)
         return self._narrator.tell(news, parsed)
+
+    def _fail(self, fault: Exception) -> None:
+        """Logged without its message, which may hold what the model said."""
+        logger.warning("%s failed (%s); the rest of this answer is text", self._kind, type(fault).__name__)
+        self._failed = True
 
     def _parse(self, text: str, tokens: list[int], *, finished: bool) -> Parsed:
         if self._parser is None:

@@ -25,6 +25,7 @@ class ParserKind:
     """One pair of parsers over one tokenizer, and the texts that they take away."""
 
     def __init__(self, family: Family, tokenizer: Any, specials: Mapping[int, str]) -> None:
+        self._family = family
         self._tokenizer = tokenizer
         self._combined = _parser_class(family)
         self._calls_only = _parser_class(family._replace(reasoning_parser=None))
@@ -51,6 +52,9 @@ class ParserKind:
         is_known = family.tool_parser is None or (self.marks is not None and self.marks.close)
         marks = (self.think_start, self.think_end, *(self.marks.opens if self.marks else ()))
         self.first_of_marks = "".join({mark[0] for mark in marks if mark}) if is_known else ""
+
+    def __repr__(self) -> str:
+        return f"{self._family.tool_parser} and {self._family.reasoning_parser}"
 
     def new(self, request: Any, *, thinking: bool) -> Any:
         """A parser for the beginning of an answer, with reasoning in it or without; None where all is text."""

@@ -210,8 +210,10 @@ def test_whatever_a_model_says_its_words_come_out(tiny: Model, parts: list[str])
     assert not Counter(c for c in answer if c in "é,") - Counter(said)
 
 
-def test_a_parser_that_fails_costs_no_turn(tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that it had not said, and the rest of the answer, is text."""
+def test_a_parser_that_fails_costs_no_turn(
+    tiny: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All that it had not said, and the rest of the answer, is text. It is logged once, without what was said."""
     parser = tiny.parsers.parser(OFFERED, b"".join(tiny.tokens(PROMPT)))
     answer = "Look.\n" + CALL
     events: list[Event] = []
@@ -221,6 +223,17 @@ def test_a_parser_that_fails_costs_no_turn(tiny: Model, monkeypatch: pytest.Monk
         events += parser.push(tiny.tokenizer.bytes_of(token).decode(), int.from_bytes(token, "little"))
     events += parser.finish("")
     assert blocks_of(events) == (Text(answer),)
+    assert [record.getMessage() for record in caplog.records if "failed" in record.getMessage()] == [
+        "hermes and qwen3 failed (TypeError); the rest of this answer is text"
+    ]
+
+
+def test_a_parser_that_cannot_be_made_costs_no_turn(tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made when the answer has begun, and may not like the tools."""
+    parser = tiny.parsers.parser(OFFERED, b"".join(tiny.tokens(PROMPT)))
+    monkeypatch.setattr(type(parser._kind), "new", None)
+    events = [event for token in tiny.tokens("Look.") for event in parser.push("a", int.from_bytes(token, "little"))]
+    assert blocks_of([*events, *parser.finish("")]) == (Text("a" * len(tiny.tokens("Look."))),)
 
 
 def test_what_ends_an_answer_is_no_part_of_it(tiny_model: Path, tiny: Model) -> None:
