@@ -7,17 +7,15 @@ them. Aliases are patterns with `*`, tried in the operator's order; they never h
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from router.errors import UnknownModel
-from router.limits import MAX_MODEL_NAME_CHARS
+from router.limits import MAX_HINT_CHARS, MAX_MODEL_NAME_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cluster.models.served import ServedModel
-
-SHOWN_CHARS: Final = 64
 
 
 class ModelNames:
@@ -37,7 +35,7 @@ class ModelNames:
             found = (model for pattern, model in self._aliases.items() if fnmatchcase(name, pattern))
             served = next(found, None)
         if served is None:
-            raise UnknownModel(f"model: `{name[:SHOWN_CHARS]}` is not served here; GET /v1/models lists what is")
+            raise UnknownModel(f"model: `{name[:MAX_HINT_CHARS]}` is not served here; GET /v1/models lists what is")
         return served
 
     def listed(self) -> dict[str, ServedModel]:

@@ -10,7 +10,7 @@ import pytest
 from cluster.model_names import ModelNames
 from cluster.tenants import Tenants
 from router.errors import UnknownModel
-from router.limits import MAX_MODEL_NAME_CHARS
+from router.limits import MAX_HINT_CHARS, MAX_MODEL_NAME_CHARS
 from tests.cluster.conftest import CONTEXT_TOKENS
 from tests.cluster.support import EngineBackend, ScriptedEngine, serving_over
 
@@ -37,7 +37,7 @@ def test_other_names_are_refused_with_a_hint(names: ModelNames, asked: str) -> N
     """The text names what was asked for, shortened, and where to look."""
     with pytest.raises(UnknownModel, match="GET /v1/models lists") as raised:
         names.find(asked)
-    assert len(str(raised.value)) < 200
+    assert len(str(raised.value)) < MAX_HINT_CHARS + 100
 
 
 def test_a_model_name_longer_than_max_model_name_chars_is_no_alias(names: ModelNames) -> None:
