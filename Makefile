@@ -37,6 +37,9 @@ test: env check ## Everything that must be green, pytest's summary last
 real: env ## The long tests between real processes: hybrid models, a router stopped for 20 s under a real engine
 	@$(PYTEST) -q -m slow tests/real
 
+caches: env ## Send a million distinct prompts (KVIST_PROMPTS) through one ingress: it must not grow
+	@$(PYTEST) -q -s -m slow tests/cluster/test_bounded_caches.py
+
 FUZZ_S ?= 60
 fuzz: env ## Look for inputs that break a decoder or a parser, FUZZ_S seconds for each of 12 targets
 	@set -e; for target in $$($(BIN)/python -m tests.fuzz); do \
