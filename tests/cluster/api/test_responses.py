@@ -9,11 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.api.dialect import Answer
-from cluster.api.response_memory import ResponseMemory
-from cluster.api.responses import asked_of, parse_responses, remember, resumed
+from cluster.api.responses import asked_of, parse_responses
 from cluster.api.responses_items import sealed, unsealed
-from cluster.output.assembly import Ending
 from cluster.prompt.conversation import (
     Limits,
     Media,
@@ -26,7 +23,7 @@ from cluster.prompt.conversation import (
     ToolChoice,
     ToolResult,
 )
-from router.errors import ClientError, InvalidRequest, UnknownResponse
+from router.errors import ClientError, InvalidRequest
 from router.limits import (
     MAX_BLOCKS_PER_MESSAGE,
     MAX_ECHOED_BYTES,
@@ -36,37 +33,10 @@ from router.limits import (
     MAX_TOOL_NAME_CHARS,
     MAX_TOOLS,
 )
+from tests.cluster.api.responses_bodies import AGENTS, CALL, PATCH, READ, RESULT, USER, blocks, body, complaint, turns
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from cluster.prompt.conversation import Conversation
-
-USER: Any = {"role": "user", "content": "Hi"}
-READ: Any = {"type": "function", "name": "read", "description": "Reads.", "parameters": {"b": 1, "a": 2}}
-PATCH: Any = {"type": "custom", "name": "patch", "description": "Edits."}
-AGENTS: Any = {"type": "namespace", "name": "agents", "description": "All agents.", "tools": [READ]}
-CALL: Any = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "read", "arguments": '{"a": 1.0}'}
-RESULT: Any = {"type": "function_call_output", "call_id": "c1", "output": "done"}
-
-
-def body(**fields: Any) -> bytes:
-    return json.dumps({"model": "m", "input": "Hi", **fields}).encode()
-
-
-def turns(*items: Any) -> tuple[Message, ...]:
-    return parse_responses(body(input=items)).messages
-
-
-def blocks(*items: Any) -> Any:
-    (turn,) = turns(*items)
-    return turn.blocks
-
-
-def complaint(**fields: Any) -> str:
-    with pytest.raises(InvalidRequest) as caught:
-        parse_responses(body(**fields))
-    return str(caught.value)
 
 
 def test_a_text_is_the_same_as_a_user_message_of_one_part() -> None:
@@ -448,66 +418,6 @@ def test_small_fields_are_kept_to_be_repeated_and_large_ones_are_not() -> None:
     large = parse_responses(body(instructions="x" * MAX_ECHOED_BYTES, metadata={"a": "b"}))
     assert asked_of(large).fields == {"metadata": {"a": "b"}}
     assert asked_of(large).instructed
-
-
-def test_a_response_is_remembered_unless_that_is_declined() -> None:
-    assert parse_responses(body()).hints.store
-    assert parse_responses(body(store=None)).hints.store
-    assert not parse_responses(body(store=False)).hints.store
-
-
-def test_what_continues_a_response_may_say_nothing_new() -> None:
-    read = parse_responses(body(input=[], previous_response_id="resp_1"))
-    assert (read.messages, read.hints.previous_response) == ((), "resp_1")
-    assert parse_responses(b'{"model":"m","previous_response_id":"resp_1"}').messages == ()
-
-
-def heard(first: Conversation, memory: ResponseMemory) -> None:
-    answer = Answer((Text("Yes"),), Ending("end"))
-    remember(first, answer, memory, tenant="t", suffix="1")
-
-
-def test_instructions_are_not_inherited_and_all_else_is() -> None:
-    memory = ResponseMemory()
-    order = {"role": "developer", "content": "D"}
-    heard(parse_responses(body(instructions="I", input=[order, USER])), memory)
-    second = parse_responses(body(instructions="J", input=[order, USER], previous_response_id="resp_1"))
-    whole = resumed(second, memory, "t")
-    assert whole.system == (Text("J"), Text("D"))
-    assert [(message.role, message.path) for message in whole.messages] == [
-        ("user", "previous_response_id[1]"),
-        ("assistant", "previous_response_id[2]"),
-        ("system", "input[0]"),
-        ("user", "input[1]"),
-    ]
-
-
-@given(st.integers(0, 2), st.booleans(), st.booleans(), st.integers(1, 3))
-@settings(deadline=None)
-def test_continuing_is_the_same_as_sending_all_of_it(orders: int, instructed: bool, later: bool, times: int) -> None:
-    """With the answers in between, and whatever stands at the beginning."""
-    shared: dict[str, Any] = {"instructions": "I"} if instructed else {}
-    memory = ResponseMemory()
-    items: list[Any] = [{"role": "developer", "content": f"D{i}"} for i in range(orders)] + [USER]
-    latest = parse_responses(body(input=items, **shared))
-    for _ in range(times):
-        heard(latest, memory)
-        more = [{"role": "system", "content": "L"}] * later + [USER]
-        items += [{"role": "assistant", "content": "Yes"}, *more]
-        latest = resumed(parse_responses(body(input=more, previous_response_id="resp_1", **shared)), memory, "t")
-    whole = parse_responses(body(input=items, **shared))
-    assert latest.system == whole.system
-    assert [(m.role, m.blocks) for m in latest.messages] == [(m.role, m.blocks) for m in whole.messages]
-
-
-def test_a_response_that_is_not_remembered_is_refused_with_what_to_do() -> None:
-    asked = parse_responses(body(previous_response_id="resp_1"))
-    memory = ResponseMemory()
-    heard(parse_responses(body()), memory)
-    resumed(asked, memory, "t")
-    for tenant, other in (("t", ResponseMemory()), ("another", memory)):
-        with pytest.raises(UnknownResponse, match="`resp_1` is not remembered; send the whole input instead"):
-            resumed(asked, other, tenant)
 
 
 def test_the_cases_of_the_preamble_fixture_are_read(shared: Path) -> None:
