@@ -1,7 +1,7 @@
 """`kvist bench stages`: where the time of a warm turn goes, each step beside its budget.
 
 hash, match, choose    function calls, as in `kvist bench router`; match in its slowest case
-prompt_warm            what the ingress itself says of requests (`server-timing`): from the parsed body to tokens
+prompt_warm            what the ingress itself says of requests (`server-timing`): from the parsed body to block hashes
 http_in_to_worker      from the client's first byte to the engine's hand, by one clock: the client notes when it sends,
                        the simulated engine when it is given the tokens
 in_engine              from there to its first token; it takes no time for tokens, but finds and counts blocks
@@ -43,7 +43,7 @@ BUDGETS_MS: Final = {
     "http_in_to_worker_p99_ms": 10.0,
     "http_in_to_worker_208k_p50_ms": 6.0,
 }
-NOT_PROMPT: Final = ("parse", "route", "ttft")  # all other stages that an ingress tells of make the prompt
+OF_PROMPT: Final = ("canonical", "template", "tokenize", "hash")  # of the stages that an ingress tells of
 JOURNAL_S: Final = 0.2  # until the last line is written
 
 
@@ -79,8 +79,8 @@ def with_budgets(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def prompt_ms(stages: Mapping[str, float]) -> float:
-    """Of one request: what turned its conversation into tokens."""
-    return sum(spent for stage, spent in stages.items() if stage not in NOT_PROMPT)
+    """Of one request: what turned its conversation into tokens and their hashes."""
+    return sum(spent for stage, spent in stages.items() if stage in OF_PROMPT)
 
 
 def in_engine_ms(seen: Sequence[Seen], journeys: Sequence[Journey]) -> list[float]:
