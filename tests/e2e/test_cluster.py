@@ -148,6 +148,18 @@ def test_a_client_that_leaves_frees_the_engine(cluster: ServeProcess) -> None:
     asyncio.run(run())
 
 
+def test_every_replica_offers_its_data_plane(cluster: ServeProcess) -> None:
+    """A real engine's replica finds all it needs in Serve; else `kvist status` would say why the handle is used."""
+
+    async def run() -> None:
+        async with aiohttp.ClientSession(cluster.url) as http, http.get("/kvist/status") as response:
+            rows = (await response.json())["replicas"]
+        assert len(rows) == 2
+        assert [problem for row in rows for problem in row["problems"] if "data plane" in problem] == []
+
+    asyncio.run(run())
+
+
 def test_bad_requests_get_each_protocols_own_error(cluster: ServeProcess) -> None:
     """An unknown model is a 404 in the SDK's own class; a prompt that is too long says so in the known words."""
     client = anthropic.Anthropic(base_url=cluster.url, api_key="dummy", max_retries=0)
