@@ -47,7 +47,7 @@ class Choice:
         deltas = self.pump.take()
         if not deltas:
             if self.pump.ended:
-                raise ReplicaDied("the stream ended without a finish reason")
+                raise self.assembly.fault or ReplicaDied("the stream ended without a finish reason")
             return False
         piece = self._worded(self.assembly.push_all(deltas))
         self._held.append(piece)
@@ -176,6 +176,7 @@ class Answering:
                 presses |= choice.read()
                 if choice.ending is None and choice.pump.ended:
                     self._news.tell(urgent=True)  # how it ended has not been looked at
+                    presses = True  # what was said before a fault is said
         return presses
 
     def answers(self) -> Sequence[Answer]:

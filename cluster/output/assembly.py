@@ -73,6 +73,7 @@ class Assembly:
         self._prompt_tokens = prompt_tokens
         self._reasoning_tokens = 0
         self._called = False
+        self.fault: ReplicaDied | None = None  # that came behind what was said last
         self.tokens = bytearray()
         self.cached_tokens = 0
 
@@ -87,12 +88,19 @@ class Assembly:
         return self.push_all((delta,))
 
     def push_all(self, deltas: Sequence[TokenDelta]) -> Piece:
-        """Take deltas until one ends the answer, as one piece."""
+        """Take deltas until one ends the answer, as one piece. A fault behind some text is kept as `fault`, for the text
+        to be said first; else it is raised."""
         events: list[Event] = []
         scores: list[ScoredToken] = []
         ending: Ending | None = None
         for delta in deltas:
-            ending = self._take(delta, events, scores)
+            try:
+                ending = self._take(delta, events, scores)
+            except ReplicaDied as fault:
+                if not events:
+                    raise
+                self.fault = fault
+                break
             if ending is not None:
                 break
         return Piece(merged(events), ending, tuple(scores))

@@ -147,6 +147,15 @@ def test_a_generation_that_the_engine_gave_up_is_no_answer(assembly: Assembly, r
         assembly.push(TokenDelta(finish_reason=reason))  # type: ignore[arg-type]
 
 
+def test_what_was_said_before_a_fault_is_said_even_when_both_come_together(
+    assembly: Assembly, served: ServedModel
+) -> None:
+    tokens = served._segmenter.plan("so far").encode()
+    piece = assembly.push_all([TokenDelta(tokens=tokens), TokenDelta(finish_reason="error")])
+    assert (said(piece), piece.ending) == ("so far", None)
+    assert isinstance(assembly.fault, ReplicaDied)
+
+
 class Scripted:
     """Says one event with each token, whatever it is."""
 
