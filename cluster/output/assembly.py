@@ -88,8 +88,8 @@ class Assembly:
         return self.push_all((delta,))
 
     def push_all(self, deltas: Sequence[TokenDelta]) -> Piece:
-        """Take deltas until one ends the answer, as one piece. A fault behind some text is kept as `fault`, for the text
-        to be said first; else it is raised."""
+        """Take deltas until one ends the answer, as one piece. A fault behind some text is kept as `fault`, for the
+        text to be said first; else it is raised."""
         events: list[Event] = []
         scores: list[ScoredToken] = []
         ending: Ending | None = None
