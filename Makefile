@@ -6,7 +6,7 @@ STAMP := $(KVIST_VENV)/.made-from-$(shell cat deploy/cpu-lock.txt deploy/make_en
 export KVIST_CLIENTS ?= $(HOME)/.cache/kvist/clients
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: env clients check test soak serve demo fuzz mutate clean
+.PHONY: env clients check test caches soak serve demo fuzz mutate clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets

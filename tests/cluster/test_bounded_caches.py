@@ -16,7 +16,7 @@ from cluster.models import served as served_module
 from cluster.models.served import load_model
 from cluster.output.families import Family
 from cluster.prompt.canonical import Rules
-from cluster.tenants import Tenants
+from cluster.tenants import Tenant, Tenants
 from router.limits import SEGMENT_CACHE_BYTES, THREAD_MEMORY_BYTES, TURN_MEMORY_BYTES
 from tests.cluster.support import EngineBackend, ScriptedEngine, packed
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     Ask = Callable[[dict[str, Any]], Coroutine[Any, Any, None]]
 
 pytestmark = pytest.mark.anyio
-KEYS = [f"key-{number}" for number in range(5)]
+TENANTS = [Tenant(id=f"tenant-{number}") for number in range(5)]
+KEYS = [f"key-of-{tenant.id}" for tenant in TENANTS]
 LIMITS = {"SEGMENT_CACHE_BYTES": 40_000, "THREAD_MEMORY_BYTES": 80_000, "TURN_MEMORY_BYTES": 8_000}
 PROMPTS = 100
 PLAIN = Family("none", "none")
@@ -41,14 +42,15 @@ def asking(model: ServedModel) -> Ask:
     """Requests into the app, without sockets: each with the next key, so of another tenant."""
     engine = ScriptedEngine()
     engine.script = [packed([300, 301, 302])]
-    keys = Tenants.sharing_default(KEYS)
-    app = build_app(models={"tiny": model}, backend=EngineBackend(engine), tenants=keys)
+    backend, keys = EngineBackend(engine), Tenants(dict(zip(KEYS, TENANTS, strict=True)))
+    app = build_app(models={"tiny": model}, backend=backend, tenants=keys)
     count = 0
 
     async def ask(body: dict[str, Any]) -> None:
         nonlocal count
         count += 1
         engine.generations.clear()
+        backend.jobs.clear()
         sent, status = [json.dumps(body).encode()], []
 
         async def receive() -> Message:
