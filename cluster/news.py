@@ -11,7 +11,8 @@ class News:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None  # uvloop's says nothing of its time when that is now
+        self._timer_s = 0.0
         self._quiet_until_s = 0.0
         self._has_come = False
         self._is_urgent = False
@@ -57,9 +58,10 @@ class News:
     def _arm(self, at_s: float) -> None:
         """One timer, the earliest: when it was too early, the waiter sets the next one."""
         if self._timer is not None:
-            if self._timer.when() <= at_s:
+            if self._timer_s <= at_s:
                 return
             self._timer.cancel()
+        self._timer_s = at_s
         self._timer = self._loop.call_at(at_s, self._ring)
 
     def _ring(self) -> None:
