@@ -41,12 +41,15 @@ def read_captures(path: Path, api: Api | None = None) -> list[Captured]:
     """All requests of a file, in order; `api` says the protocol instead of guessing.
 
     Requests without a body (probes) are left out; what is not JSON is kept for its protocol to refuse. Raises
-    `InvalidRequest` for an unreadable file."""
+    `InvalidRequest` for a file that cannot be read or holds no request."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as fault:
         raise InvalidRequest(f"{path}: cannot be read: {fault}") from None
-    return [captured for entry in _entries(path, text) if (captured := _captured(entry, api)) is not None]
+    found = [captured for entry in _entries(path, text) if (captured := _captured(entry, api)) is not None]
+    if not found:
+        raise InvalidRequest(f"{path}: holds no request: put a body, one body a line, or a recorded session into it")
+    return found
 
 
 def files_of(path: Path) -> list[Path]:

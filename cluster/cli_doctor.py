@@ -65,11 +65,17 @@ def _read(files: list[Path]) -> tuple[list[Request], list[dict[str, Any]]]:
     from cluster.doctor.requests import read_request  # noqa: PLC0415 - same
 
     requests, errors = [], []
-    for captured in [one for path in files for file in files_of(path) for one in read_captures(file)]:
+    for file in [file for path in files for file in files_of(path)]:
         try:
-            requests.append(read_request(captured))
-        except ClientError as fault:
-            errors.append({"error": str(fault), "where": captured.where})
+            captures = read_captures(file)
+        except InvalidRequest as fault:
+            errors.append({"error": str(fault), "where": str(file)})
+            continue
+        for captured in captures:
+            try:
+                requests.append(read_request(captured))
+            except ClientError as fault:
+                errors.append({"error": str(fault), "where": captured.where})
     return requests, errors
 
 

@@ -71,6 +71,13 @@ def test_an_unreadable_file_is_a_clear_error(tmp_path: Path) -> None:
         read_captures(tmp_path / "b.json")
 
 
+@pytest.mark.parametrize("text", ["", "\n", "[]", '{"requests": [{"method": "HEAD", "path": "/", "body": null}]}'])
+def test_a_file_without_any_request_is_a_clear_error(tmp_path: Path, text: str) -> None:
+    """Not silence."""
+    with pytest.raises(InvalidRequest, match="holds no request"):
+        read_captures(written(tmp_path, text))
+
+
 def test_a_folder_gives_its_captures_by_name(tmp_path: Path) -> None:
     """Other files stay out."""
     for name in ("b.json", "a.jsonl", "c.txt"):

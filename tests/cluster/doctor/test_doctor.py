@@ -189,3 +189,13 @@ def test_an_unreadable_request_is_named_and_the_others_are_still_compared(tmp_pa
     assert result.exit_code == 1
     assert rows[0]["after"]["lost_tokens"] == 0
     assert rows[1]["where"] == f"{file}:2"
+
+
+def test_a_file_that_cannot_be_read_does_not_keep_a_folder_from_being_looked_at(tmp_path: Path) -> None:
+    """It is named, with exit code 1."""
+    (tmp_path / "a.jsonl").write_bytes(b"\xff\xfe\xff")
+    (tmp_path / "b.jsonl").write_text(f"{json.dumps(body('Hi'))}\n{json.dumps(body('Hi', 'a', 'b'))}\n", "utf-8")
+    result = CliRunner().invoke(app, ["doctor", str(tmp_path), "--json"])
+    rows = [json.loads(line) for line in result.output.splitlines()]
+    assert result.exit_code == 1
+    assert ["after" in rows[0], rows[1]["where"]] == [True, str(tmp_path / "a.jsonl")]
