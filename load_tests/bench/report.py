@@ -50,7 +50,8 @@ def as_text(data: Mapping[str, Any]) -> str:
     lines = [f"{'row':<{width}}  {'value':>14} {'unit':<9} {'peer':>14} {'ratio':>7}"]
     for row in data["rows"]:
         peer, ratio = (f"{row[key]:,}" if row[key] is not None else "" for key in ("peer_value", "ratio"))
-        lines.append(f"{row['name']:<{width}}  {row['value']:>14,} {row['unit']:<9} {peer:>14} {ratio:>7}")
+        budget = f"  budget {row['budget']:,}" if row.get("budget") else ""
+        lines.append(f"{row['name']:<{width}}  {row['value']:>14,} {row['unit']:<9} {peer:>14} {ratio:>7}{budget}")
     lines.append(f"{data['machine']['cpu']}, load {data['machine']['load_1min']}")
     return "\n".join(lines)
 

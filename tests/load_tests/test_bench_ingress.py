@@ -20,7 +20,7 @@ from load_tests.bench.ingress_streams import at, growth_ms, lags_ms, steady
 from load_tests.bench.ingress_warm import Cost, Stretch, new_talks, warm_turns
 from load_tests.bench.peer import PeerMissing
 from load_tests.bench.processes import cpu_s, resident_mb, spent_s
-from load_tests.bench.report import as_data
+from load_tests.bench.report import as_data, as_text
 from load_tests.bench.stages import BUDGETS_MS, in_engine_ms, prompt_ms, to_worker_ms, with_budgets
 from router.errors import InvalidRequest
 from workers.journal import Journey
@@ -282,7 +282,9 @@ class TestStages:
     def test_rows_with_a_budget_come_first(self) -> None:
         """In the order of the budgets; the others say none."""
         samples = {"stage_parse_ms": [1.0], **{name: [1.0] for name in reversed(BUDGETS_MS)}}
-        rows = with_budgets(as_data(samples, {}, {}))["rows"]
+        data = with_budgets(as_data(samples, {}, {}))
+        rows = data["rows"]
+        assert as_text(data).count("budget") == len(BUDGETS_MS)
         assert [(row["name"], row["budget"]) for row in rows] == [*BUDGETS_MS.items(), ("stage_parse_ms", None)]
 
     def test_the_way_to_the_worker_is_from_the_first_byte_to_the_engine(self) -> None:
