@@ -39,7 +39,7 @@ def measure_ingress(plan: Plan, *, lab: Path | None, options: dict[str, Any]) ->
         peers = [stack.enter_context(dynamo(model, folder, lab=lab))] if lab else []
         with kvist(model, folder, **options) as side:
             measured = bench_ingress([side, *peers], plan)
-        if "streams" in plan.groups:
+        if plan.has_slow_flush:
             with kvist(model, folder, **options | {"flush_ms": SLOW_FLUSH_MS}) as side:
                 measured = measured.beside(bench_ingress([side, *peers], plan.only_tokens()))
     return measured.data(versions)

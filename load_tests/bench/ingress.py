@@ -67,6 +67,11 @@ class Plan(NamedTuple):
             return cls(rounds=rounds, turns=turns, groups=chosen)
         return cls(rounds=1, turns=turns, live=8, streams=(16,), stream_tokens=50, groups=chosen)
 
+    @property
+    def has_slow_flush(self) -> bool:
+        """Whether what a token costs at a slow flush is measured too; that takes a cluster of its own."""
+        return "streams" in self.groups and self.rounds > 1
+
     def only_tokens(self) -> Plan:
         """What `cpu_per_token_us` needs."""
         fewest = PER_TOKEN_STREAMS if PER_TOKEN_STREAMS in self.streams else self.streams[0]

@@ -263,6 +263,8 @@ class TestRows:
             ("chunks_per_s", 3.0, None),
             ("a_ms", 1.0, None),
         ]
+        assert Plan().has_slow_flush
+        assert not Plan.of(rounds=1, turns=2, groups=[]).has_slow_flush
         assert Plan().only_tokens().groups == ("streams",)
         assert Plan().only_tokens().streams == (PER_TOKEN_STREAMS,)
 
