@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from cluster.prompt.turns import KnownTurn
 
 STUB: Final = Message("user", (Text("x"),))
-HEAD_STUB: Final = Text("x")
 STUB_TURNS: Final = 2  # the stub and the last answer, in the turns of a window
 
 
@@ -45,7 +44,7 @@ class Grower:
         self._template = template
         self._segmenter = segmenter
         self._cutter = cutter
-        self.usable = self._is_proven()
+        self.usable = all(self._is_proven(replace(_sample(), thinking=mode)) for mode in ("default", "on", "off"))
 
     def behind_answer(self, window: Conversation, known: Mapping[int, KnownTurn]) -> Added | None:
         """What `window` adds, whose first message is an answer that has been rendered before. Known turns (by index in
@@ -63,18 +62,6 @@ class Grower:
             return None
         rest = whole.texts[-1][len(through.texts[-1]) :]
         return self._checked(Added([whole.texts[0][len(base) :], *whole.texts[1:]], whole.places, rest))
-
-    def behind_head(self, conversation: Conversation) -> str | None:
-        """What the messages of a conversation add behind its system text and tools, when there are system texts."""
-        if not conversation.system:
-            return None
-        shown = replace(conversation, system=(HEAD_STUB,), tools=())
-        base = self._rendered(replace(shown, messages=()), "closed")
-        whole = self._rendered(shown, ending_of(shown))
-        if base is None or whole is None or not whole.startswith(base):
-            return None
-        added = whole[len(base) :]
-        return added if self._begins_with_atom(added) else None
 
     def _checked(self, added: Added) -> Added | None:
         """Both places at which tokens are joined must be ones where a tokenizer joins nothing."""
@@ -102,26 +89,17 @@ class Grower:
         except InvalidRequest:
             return None
 
-    def _is_proven(self) -> bool:
+    def _is_proven(self, whole: Conversation) -> bool:
         """Every way of growing a conversation that holds every kind of turn, against rendering it in one piece."""
-        whole = _sample()
         answers = [i for i, message in enumerate(whole.messages) if message.role == "assistant"]
         ends = [i for i, message in enumerate(whole.messages, start=1) if message.role == "user"]
-        return all(self._grows(whole, answer, end) for answer in answers for end in ends if answer + 1 < end) and all(
-            self._begins(whole, end) for end in ends
-        )
+        return all(self._grows(whole, answer, end) for answer in answers for end in ends if answer + 1 < end)
 
     def _grows(self, whole: Conversation, answer: int, end: int) -> bool:
         before = self._rendered(replace(whole, messages=whole.messages[: answer + 1]), "closed")
         full = self._rendered(replace(whole, messages=whole.messages[:end]), "open_turn")
         added = self.behind_answer(replace(whole, messages=whole.messages[answer:end]), {})
         return added is not None and before is not None and f"{before}{added.texts[0]}" == full
-
-    def _begins(self, whole: Conversation, end: int) -> bool:
-        head = self._rendered(replace(whole, messages=()), "closed")
-        full = self._rendered(replace(whole, messages=whole.messages[:end]), "open_turn")
-        added = self.behind_head(replace(whole, messages=whole.messages[:end]))
-        return added is not None and head is not None and head + added == full
 
 
 class _Texts(NamedTuple):
