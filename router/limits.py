@@ -88,6 +88,7 @@ MAX_BODY_MARKS: Final = 2**20  # opening brackets and quotes of a body, about tw
 MAX_BODY_COMMAS: Final = 2**22
 INLINE_BODY_BYTES: Final = 256 * 2**10  # larger ones are read in a thread, not on the event loop
 MAX_JSON_DEPTH: Final = 64
+MAX_NUMBER_CHARS: Final = 256
 MAX_MODEL_NAME_CHARS: Final = 256  # that an alias is looked for
 MAX_MESSAGES: Final = 100_000
 MAX_STOP_SEQUENCES: Final = 16

@@ -20,6 +20,7 @@ from router.limits import (
     MAX_HINT_CHARS,
     MAX_IGNORED_FIELDS,
     MAX_JSON_DEPTH,
+    MAX_NUMBER_CHARS,
     MAX_STOP_SEQUENCE_CHARS,
     MAX_STOP_SEQUENCES,
 )
@@ -145,7 +146,10 @@ def decode(raw: bytes | msgspec.Raw, kind: Any, path: str) -> Any:
 def optional(fields: Fields, name: str, kind: Any) -> Any:
     """The decoded field; None when it is absent or null."""
     raw = fields.get(name)
-    return None if raw is None else decode(raw, kind | None, name)
+    if raw is None:
+        return None
+    _check_number(raw, kind, name)
+    return decode(raw, kind | None, name)
 
 
 def required(fields: Fields, name: str, kind: Any) -> Any:
@@ -153,7 +157,14 @@ def required(fields: Fields, name: str, kind: Any) -> Any:
     raw = fields.get(name)
     if raw is None:
         raise InvalidRequest(f"{name}: field required")
+    _check_number(raw, kind, name)
     return decode(raw, kind, name)
+
+
+def _check_number(raw: msgspec.Raw, kind: Any, name: str) -> None:
+    """Reading a number takes longer than in proportion to its digits."""
+    if kind in (int, float, bool) and memoryview(raw).nbytes > MAX_NUMBER_CHARS:
+        raise InvalidRequest(f"{name}: a number of at most {MAX_NUMBER_CHARS} characters is expected")
 
 
 def check_depth(value: msgspec.Raw, path: str, *, most: int = MAX_JSON_DEPTH) -> None:

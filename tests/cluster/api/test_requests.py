@@ -26,6 +26,7 @@ from router.limits import (
     MAX_IGNORED_FIELDS,
     MAX_JSON_DEPTH,
     MAX_MESSAGES,
+    MAX_NUMBER_CHARS,
     MAX_PROMPT_TOKENS,
     MAX_STOP_SEQUENCE_CHARS,
     MAX_STOP_SEQUENCES,
@@ -246,6 +247,15 @@ def test_large_texts_are_no_floods(parse: Parser) -> None:
     for text in (record * 60_000, "1,2,3\n" * 800_000, "if (a[\"b\"]) { c('d'); }\n" * 200_000, "\\" * 2_000_000):
         found = parse(body(messages=[{"role": "user", "content": text}]))
         assert found.messages[0].blocks == (Text(text),)
+
+
+@PARSERS
+@pytest.mark.parametrize("field", ["max_tokens", "temperature", "stream"])
+def test_max_number_chars_stops_numbers_without_end(parse: Parser, field: str) -> None:
+    """Unread: their digits would take longer than in proportion to their number."""
+    ask = body(**{field: 0}).replace(f'"{field}": 0'.encode(), f'"{field}": {"1" * (MAX_NUMBER_CHARS + 1)}'.encode())
+    with pytest.raises(InvalidRequest, match=f"{field}: a number of at most {MAX_NUMBER_CHARS} characters"):
+        parse(ask)
 
 
 def test_a_list_is_counted_before_its_entries_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
