@@ -32,7 +32,7 @@ check: env ## Lint, types, import contracts
 
 test: env check ## Everything that must be green, pytest's summary last
 	@-$(MAKE) --silent clients  # without them their tests fail, and say why
-	@$(PYTEST) -q -m "not slow" --cov --cov-report=term:skip-covered
+	@$(PYTEST) -q -n 2 --dist loadfile -m "not slow" --cov --cov-report=term:skip-covered
 
 real: env ## The long tests between real processes: hybrid models, a router stopped for 20 s under a real engine
 	@$(PYTEST) -q -m slow tests/real
