@@ -34,6 +34,7 @@ class EngineEvents:
         self._replay = self._connected(zmq.DEALER, replay)
         self._next = 0
         self._pending: dict[int, EventBatch] = {}
+        self._overflowed = False  # since the last question
         self._asked_at: float | None = None
         self._heard_at = time.monotonic()
 
@@ -74,25 +75,33 @@ class EngineEvents:
             self._keep(batch)
             if batch is None:
                 self._asked_at = None
-                self._next = min(self._pending, default=self._next)  # what is still missing, the engine no longer has
+                if not self._overflowed:  # else it may be us who no longer have it
+                    self._next = min(self._pending, default=self._next)  # what is still missing, the engine has not
         while (batch := self._pending.pop(self._next, None)) is not None:
             self._next += 1
             yield batch
+        if self._overflowed and self._asked_at is None:
+            self._pending.clear()  # what did not fit stands before them: all is asked for again
 
     def _keep(self, batch: EventBatch | None) -> None:
         self._heard_at = time.monotonic()
-        if batch is not None and batch.seq >= self._next and len(self._pending) < ENGINE_PENDING_BATCHES:
+        if batch is None or batch.seq < self._next:
+            return
+        if len(self._pending) < ENGINE_PENDING_BATCHES:
             self._pending[batch.seq] = batch
+        else:
+            self._overflowed = True
 
     def _should_ask(self) -> bool:
         now = time.monotonic()
         if self._asked_at is not None:
             return now - self._asked_at > REPLAY_PATIENCE_S
-        return bool(self._pending) or now - self._heard_at > ENGINE_REPLAY_INTERVAL_S
+        return self._overflowed or bool(self._pending) or now - self._heard_at > ENGINE_REPLAY_INTERVAL_S
 
     async def _ask(self) -> None:
         """Ask for everything from the next number on; the answer ends with a marker, also when there is nothing."""
         self._asked_at = time.monotonic()
+        self._overflowed = False
         await self._replay.send_multipart([b"", self._next.to_bytes(SEQ_BYTES, "big")])
 
 

@@ -204,6 +204,33 @@ def test_batches_beyond_the_bound_are_fetched_later(tmp_path: Path, monkeypatch:
     assert scenario(tmp_path, steps) == list(range(9))
 
 
+def test_what_did_not_fit_in_the_middle_of_an_answer_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches behind the hole are not taken for proof that the engine has forgotten those in it."""
+    monkeypatch.setattr(engine_events, "ENGINE_PENDING_BATCHES", 2)
+    answered = EngineSockets.answer
+
+    async def in_parts(self: EngineSockets) -> None:
+        sender, _, _ = await self._router.recv_multipart()
+        for part in ((0, 1, 2, 3), (7, 8)):
+            for seq in part:
+                await self._router.send_multipart([sender, b"", b"topic", seq.to_bytes(8, "big"), self._buffer[seq]])
+            await asyncio.sleep(0.2)
+        await self._router.send_multipart([sender, b"", b"", END, b""])
+        await answered(self)
+
+    monkeypatch.setattr(EngineSockets, "answer", in_parts)
+
+    async def steps(sockets: EngineSockets, reader: Reader) -> None:
+        for _ in range(9):
+            sockets.keep()
+        reader.start()
+        await reader.got(8)
+
+    assert scenario(tmp_path, steps) == list(range(9))
+
+
 def test_engine_events_hwm_stops_an_unread_engine_from_filling_memory(tmp_path: Path) -> None:
     """ENGINE_EVENTS_HWM batches wait in each socket; beyond it ZMQ drops, which the reader sees by number and mends."""
 
