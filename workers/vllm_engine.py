@@ -143,7 +143,7 @@ class VllmEngine:
     def _create(self) -> Any:
         _set_environment(self._path)
         from vllm import AsyncEngineArgs  # noqa: PLC0415 - after its environment is set
-        from vllm.config import KVEventsConfig  # noqa: PLC0415 - same
+        from vllm.config import KVEventsConfig, StructuredOutputsConfig  # noqa: PLC0415 - same
         from vllm.platforms import current_platform  # noqa: PLC0415 - same
         from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415 - same
 
@@ -152,6 +152,9 @@ class VllmEngine:
         )
         defaults = ARGUMENTS | (CPU_ARGUMENTS if current_platform.is_cpu() else {})
         arguments = defaults | self._engine_args | {"model": str(self._path), "kv_events_config": events}
+        # Left to itself vLLM keeps to the library that the first form needed, and fails later forms that it cannot do.
+        forms = arguments.get("structured_outputs_config", {"backend": "xgrammar"})
+        arguments["structured_outputs_config"] = StructuredOutputsConfig(**forms) if isinstance(forms, dict) else forms
         return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[self._gauge.stat_logger])
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -33,8 +35,7 @@ def test_a_closed_engine_leaves_no_files_and_says_nothing_when_the_process_ends(
     tiny_model: Path, tmp_path: Path
 ) -> None:
     """An exception at exit reads like a failure. Its event sockets are where TMPDIR says."""
-    folder = tmp_path / "t"
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix="kv-"))  # a short path: that of a socket holds about a hundred characters
     script = tmp_path / "life.py"
     script.write_text(LIFE, encoding="utf-8")
     environment = os.environ | {"TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
@@ -53,3 +54,4 @@ def test_a_closed_engine_leaves_no_files_and_says_nothing_when_the_process_ends(
     assert not [left for left in os.listdir(folder) if left.startswith("kv-events-")]
     assert "Exception ignored" not in done.stderr
     assert "Traceback" not in done.stderr
+    shutil.rmtree(folder)
