@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.mutation.mutants import MUTANTS, Mutant
+from tests.mutation.mutants import MUTANTS
 from tests.mutation.trial import ROOT, Trial
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.mutation.mutant import Mutant
 
 IMPORTANT = ("ref-count", "fence", "incarnation check", "heartbeat", "last-token floor")
 

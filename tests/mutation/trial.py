@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tests.mutation.mutants import MUTANTS
 
 if TYPE_CHECKING:
-    from tests.mutation.mutants import Mutant
+    from tests.mutation.mutant import Mutant
 
 ROOT: Final = Path(__file__).parents[2]
 COPIED: Final = ("router", "workers", "tests/router", "tests/workers")
