@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from cluster.prompt.conversation import Block, ResultBlock, Role
 
 _TEXTS: Final = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal"})
-_MEDIA: Final = {"input_image": "image", "input_file": "document", "input_audio": "audio"}
 # What tools that run elsewhere left in a conversation: no model here has said or read it.
 _HOSTED: Final = frozenset(
     {"additional_tools", "apply_patch_call", "apply_patch_call_output", "code_interpreter_call", "compaction",

@@ -1,7 +1,7 @@
 """The one internal form of a request, whatever protocol it came in.
 
 Protocol modules build it, canonical rules rewrite it, the template renders it. It holds only what can reach the prompt
-or the sampler: ids, cache marks, betas and metadata have been left behind (they travel in `Hints`).
+or the sampler: ids, cache marks and metadata have been left behind (what helps routing travels in `Hints`).
 """
 
 from __future__ import annotations

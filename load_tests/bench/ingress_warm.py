@@ -64,10 +64,6 @@ class Agents:
         counts = [(turn, count_tokens(side, body)) for turn, body in bodies]
         return cls(head, library, Scale.between(counts[0], counts[1]))
 
-    def tokens_per_turn(self) -> float:
-        """By how much a conversation grows."""
-        return self._scale.each
-
     def bodies(self, *, tokens: int, talks: int, turns: int) -> list[list[bytes]]:
         """For each new conversation: a first body, and `turns` more, about `tokens` long in the middle."""
         start = max(1, self._scale.exchanges(tokens) - turns // 2)
