@@ -45,6 +45,9 @@ CPU_ARGUMENTS: Final[dict[str, Any]] = {
     "max_num_batched_tokens": 4096,
 }
 ARGUMENTS: Final[dict[str, Any]] = {"enable_prefix_caching": True, "disable_log_stats": True}
+# Left to itself vLLM keeps to the library that the first form needed, and fails later forms that it cannot do; and a model
+# may write blanks between two marks of a JSON answer until its tokens are used up.
+FORMS: Final[dict[str, Any]] = {"backend": "xgrammar", "disable_any_whitespace": True}
 FINISH_REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length", "abort": "abort"}
 
 LOWEST_LOGPROB: Final = -9999.0  # of a token that could not be chosen: JSON has no infinity
@@ -152,8 +155,7 @@ class VllmEngine:
         )
         defaults = ARGUMENTS | (CPU_ARGUMENTS if current_platform.is_cpu() else {})
         arguments = defaults | self._engine_args | {"model": str(self._path), "kv_events_config": events}
-        # Left to itself vLLM keeps to the library that the first form needed, and fails later forms that it cannot do.
-        forms = arguments.get("structured_outputs_config", {"backend": "xgrammar"})
+        forms = arguments.get("structured_outputs_config", FORMS)
         arguments["structured_outputs_config"] = StructuredOutputsConfig(**forms) if isinstance(forms, dict) else forms
         return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[self._gauge.stat_logger])
 

@@ -94,9 +94,10 @@ class Thread:
 
     @property
     def cost_bytes(self) -> int:
-        """About what it takes in memory."""
+        """About what it takes in memory. The head twice: as it was sent, and as `shell` reads it."""
+        head = 2 * sum(len(part) for part in self.head.parts if isinstance(part, str | bytes))
         hashes = sum(map(len, self._hashes.values())) * HASH_BYTES
-        return sum(map(len, self.raws)) + len(self.tokens) + hashes + len(self.boundaries) * BOUNDARY_BYTES
+        return head + sum(map(len, self.raws)) + len(self.tokens) + hashes + len(self.boundaries) * BOUNDARY_BYTES
 
     def __repr__(self) -> str:
         return f"Thread({len(self.raws)} messages, {len(self.tokens) // BYTES_PER_TOKEN} tokens)"

@@ -91,6 +91,12 @@ def test_thread_memory_bytes_stops_a_flood_of_conversations() -> None:
     assert THREAD_MEMORY_BYTES <= 2**30
 
 
+def test_a_head_counts_as_it_was_sent_and_as_it_was_read() -> None:
+    """Else a thousand conversations with 100 kB of tools each hold what no limit knows of."""
+    small, large = thread(RAWS, [4], of=head("t", "x")), thread(RAWS, [4], of=head("t", "x" * 1001))
+    assert large.cost_bytes - small.cost_bytes == 2000
+
+
 def test_a_tenant_that_floods_pushes_out_its_own_conversations_first() -> None:
     one = thread(RAWS, [4], tokens_each=100).cost_bytes
     memory = ThreadMemory(4 * one + 10)
