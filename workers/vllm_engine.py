@@ -45,8 +45,8 @@ CPU_ARGUMENTS: Final[dict[str, Any]] = {
     "max_num_batched_tokens": 4096,
 }
 ARGUMENTS: Final[dict[str, Any]] = {"enable_prefix_caching": True, "disable_log_stats": True}
-# Left to itself vLLM keeps to the library that the first form needed, and fails later forms that it cannot do; and a model
-# may write blanks between two marks of a JSON answer until its tokens are used up.
+# Left to itself vLLM keeps to the library that the first form needed, and fails later forms that it cannot do; and a
+# model may write blanks between two marks of a JSON answer until its tokens are used up.
 FORMS: Final[dict[str, Any]] = {"backend": "xgrammar", "disable_any_whitespace": True}
 FINISH_REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length", "abort": "abort"}
 
