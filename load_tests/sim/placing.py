@@ -47,7 +47,7 @@ class Placing(Protocol):
         """A replica is gone, with its blocks and its requests."""
 
     def on_frame(self, replica: str, frame: bytes, now: float) -> None:
-        """An event frame as `router.wire` writes it, delayed as events are: blocks stored and removed, and the gauge."""
+        """An event frame as `router.wire` writes it, late as events are: blocks stored and removed, and the gauge."""
 
     def place(self, asked: Asked, now: float) -> str | Held:
         """Choose a known replica and count the request there, or hold it. Called again with the same `asked` after a
