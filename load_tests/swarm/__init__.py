@@ -1,0 +1,1 @@
+"""Swarms of agents against an endpoint: what they send, when, and what they felt."""
