@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_BYTES)]
 Endpoint = Annotated[str, msgspec.Meta(pattern=r"^(tcp|ipc)://", max_length=MAX_NAME_BYTES)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
+Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 
 NOTEWORTHY_TOKENS: Final = 10_000
 NOTEWORTHY_SHARE: Final = 0.1
@@ -38,7 +39,10 @@ class DataEndpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A replica's own account, published when it is ready. `replica` is Serve's unique id of it. What an `optimistic`
     one shows is an upper bound of what its engine will find. Without `data` it is reached through Serve's handle only;
-    `data_fault` says why, when that was not wanted."""
+    `data_fault` says why, when that was not wanted.
+
+    The step rule is the engine's own: `step_tokens` at most per step (0: not told), `share_tokens` of them at most for
+    one prompt while others are there (0: all of them, first come first served)."""
 
     replica: Name
     incarnation: Name
@@ -49,6 +53,8 @@ class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     events: Endpoint
     snapshots: Endpoint
     optimistic: bool = False
+    step_tokens: Tokens = 0
+    share_tokens: Tokens = 0
     data: DataEndpoint | None = None
     data_fault: str = ""
 

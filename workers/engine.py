@@ -94,13 +94,18 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of a started engine. `pool_blocks` counts usable blocks of `block_size` tokens.
 
     An `optimistic` engine finds at most what its events tell: it also needs the state of layers whose blocks come and
-    go on their own (sliding windows, state spaces)."""
+    go on their own (sliding windows, state spaces).
+
+    A step computes at most `step_tokens` (0: unknown), of which one prompt takes at most `share_tokens` while others
+    are there (0: all, first come first served)."""
 
     model: str
     block_size: int
     pool_blocks: int
     max_model_len: int
     optimistic: bool = False
+    step_tokens: int = 0
+    share_tokens: int = 0
 
 
 class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):

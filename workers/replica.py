@@ -115,6 +115,8 @@ class Worker:
             pool_blocks=info.pool_blocks,
             max_model_len=info.max_model_len,
             optimistic=info.optimistic,
+            step_tokens=info.step_tokens,
+            share_tokens=info.share_tokens,
             events=events,
             snapshots=snapshots,
             data=self._endpoint,

@@ -54,6 +54,7 @@ class SimEngine:
             block_size=parameters.block_size,
             pool_blocks=parameters.pool_blocks,
             max_model_len=parameters.max_model_len,
+            step_tokens=parameters.max_batched_tokens,
         )
         pace = {name: getattr(parameters, name) / speed for name in _PACE}
         self._simulator = Simulator(msgspec.structs.replace(parameters, **pace))

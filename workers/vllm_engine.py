@@ -48,13 +48,17 @@ ARGUMENTS: Final[dict[str, Any]] = {"enable_prefix_caching": True, "disable_log_
 # Left to itself vLLM keeps to the library that the first form needed, and fails later forms that it cannot do; and a
 # model may write blanks between two marks of a JSON answer until its tokens are used up.
 FORMS: Final[dict[str, Any]] = {"backend": "xgrammar", "disable_any_whitespace": True}
+# First come first served, a warm turn of 500 new tokens waits for all of somebody's cold prompt of 100,000. With half a
+# step for the longest, whatever comes beside it is computed in the next step.
+PROMPTS_PER_STEP: Final = 2
 FINISH_REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length", "abort": "abort"}
 
 LOWEST_LOGPROB: Final = -9999.0  # of a token that could not be chosen: JSON has no infinity
 
 
 class VllmEngine:
-    """One AsyncLLM. `engine_args` are vLLM's AsyncEngineArgs and win over every default of ours."""
+    """One AsyncLLM. `engine_args` are vLLM's AsyncEngineArgs and win over every default of ours: steps are shared
+    unless they name a `long_prefill_token_threshold` (0: first come first served)."""
 
     def __init__(self, *, model: str, path: Path, engine_args: dict[str, Any]) -> None:
         self._model = model
@@ -88,6 +92,8 @@ class VllmEngine:
             pool_blocks=int(config.cache_config.num_gpu_blocks) - 1,  # block 0 is never handed out
             max_model_len=int(config.model_config.max_model_len),
             optimistic=any(group["kind"] not in FULL_ATTENTION_KINDS for group in groups),
+            step_tokens=int(config.scheduler_config.max_num_batched_tokens),
+            share_tokens=int(config.scheduler_config.long_prefill_token_threshold),
         )
         self._events = EngineEvents(live=self._endpoint("live"), replay=self._endpoint("replay"))
 
@@ -148,6 +154,7 @@ class VllmEngine:
         from vllm import AsyncEngineArgs  # noqa: PLC0415 - after its environment is set
         from vllm.config import KVEventsConfig, StructuredOutputsConfig  # noqa: PLC0415 - same
         from vllm.platforms import current_platform  # noqa: PLC0415 - same
+        from vllm.usage.usage_lib import UsageContext  # noqa: PLC0415 - same
         from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415 - same
 
         events = KVEventsConfig(
@@ -157,7 +164,18 @@ class VllmEngine:
         arguments = defaults | self._engine_args | {"model": str(self._path), "kv_events_config": events}
         forms = arguments.get("structured_outputs_config", FORMS)
         arguments["structured_outputs_config"] = StructuredOutputsConfig(**forms) if isinstance(forms, dict) else forms
-        return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[self._gauge.stat_logger])
+        config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
+        if "long_prefill_token_threshold" not in self._engine_args:
+            _share_steps(config)
+        return AsyncLLM.from_vllm_config(config, stat_loggers=[self._gauge.stat_logger])
+
+
+def _share_steps(config: Any) -> None:
+    """Let no prompt take more than its share of a step while others are there, now that the step's size is known."""
+    scheduler = config.scheduler_config
+    if scheduler.enable_chunked_prefill:
+        share = int(scheduler.max_num_batched_tokens) // PROMPTS_PER_STEP
+        scheduler.long_prefill_token_threshold = min(share, int(config.model_config.max_model_len))
 
 
 def _nothing() -> None:

@@ -22,6 +22,7 @@ from tests.conformance.engines import (
     unpacked,
 )
 from workers.engine import EngineInfo, Generation, Sampling, Structured
+from workers.vllm_engine import VllmEngine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -31,9 +32,14 @@ if TYPE_CHECKING:
 
 
 def test_facts_are_known_once_started(bench: Bench) -> None:
-    """A router must not assume a block size or a capacity."""
+    """A router must not assume a block size or a capacity, nor how an engine shares its steps."""
     assert bench.engine.info == EngineInfo(
-        model=MODEL, block_size=BLOCK_SIZE, pool_blocks=POOL_BLOCKS, max_model_len=MAX_MODEL_LEN
+        model=MODEL,
+        block_size=BLOCK_SIZE,
+        pool_blocks=POOL_BLOCKS,
+        max_model_len=MAX_MODEL_LEN,
+        step_tokens=BUDGET_TOKENS,
+        share_tokens=BUDGET_TOKENS // 2 if isinstance(bench.engine, VllmEngine) else 0,
     )
     bench.run(bench.engine.check_health())
 

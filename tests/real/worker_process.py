@@ -131,6 +131,8 @@ class Replica:
             events=events,
             snapshots=snapshots,
             optimistic=info.optimistic,
+            step_tokens=info.step_tokens,
+            share_tokens=info.share_tokens,
         )
 
     async def answer(self, command: Command) -> Answer:

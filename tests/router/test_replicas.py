@@ -22,6 +22,8 @@ INFO: dict[str, Any] = {
     "events": "tcp://127.0.0.1:1",
     "snapshots": "ipc:///tmp/s",
     "optimistic": True,
+    "step_tokens": 8192,
+    "share_tokens": 4096,
     "data": {"host": "127.0.0.1", "port": 2, "secret": "0a" * 32},
     "data_fault": "",
 }
@@ -37,6 +39,12 @@ def test_metadata_survives_the_round_trip() -> None:
 def test_a_replica_that_says_nothing_of_it_is_not_optimistic() -> None:
     metadata = {name: value for name, value in INFO.items() if name != "optimistic"}
     assert not ReplicaInfo.from_metadata(metadata).optimistic
+
+
+def test_a_replica_that_does_not_tell_its_step_rule_is_taken_as_first_come_first_served() -> None:
+    """Engines of earlier releases know no such fields."""
+    info = ReplicaInfo.from_metadata({name: INFO[name] for name in INFO if name not in {"step_tokens", "share_tokens"}})
+    assert (info.step_tokens, info.share_tokens) == (0, 0)
 
 
 def test_what_a_replica_overstates_is_the_usual_case_and_is_learnt_anew() -> None:
@@ -71,8 +79,8 @@ def test_metadata_with_one_wrong_field_is_refused(change: dict[str, Any]) -> Non
 
 
 def test_metadata_with_a_missing_field_is_refused() -> None:
-    """Only being optimistic and the data plane have defaults."""
-    for name in INFO.keys() - {"optimistic", "data", "data_fault"}:
+    """Only being optimistic, the step rule and the data plane have defaults."""
+    for name in INFO.keys() - {"optimistic", "step_tokens", "share_tokens", "data", "data_fault"}:
         with pytest.raises(WireError, match=name):
             ReplicaInfo.from_metadata({other: value for other, value in INFO.items() if other != name})
 

@@ -175,7 +175,7 @@ def test_settings_take_the_place_of_a_model(tmp_path: Path) -> None:
     config = {"max_position_embeddings": 2048, "vocab_size": 1000, "eos_token_id": 2}
     (tmp_path / "config.json").write_text(json.dumps(config))
     engine = SimEngine.from_settings("m", tmp_path, {"block_size": 8, "pool_blocks": 500, "speed": "inf"})
-    assert engine.info == EngineInfo(model="m", block_size=8, pool_blocks=500, max_model_len=2048)
+    assert engine.info == EngineInfo(model="m", block_size=8, pool_blocks=500, max_model_len=2048, step_tokens=2048)
     parameters = engine._simulator.parameters
     assert (parameters.vocabulary, parameters.eos_token, parameters.step_s) == ((256, 1000), 2, 0.0)
     assert repr(engine).startswith("<SimEngine Simulator(0 running")
