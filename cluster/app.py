@@ -15,6 +15,7 @@ from ray.serve.config import RequestRouterConfig
 from cluster.cache_dir import cache_dir
 from cluster.config import ClusterConfig, ModelConfig, load_config, parse_config
 from cluster.serve_ingress import INGRESS_DEPLOYMENT, Ingress
+from cluster.tenants import hashed
 from workers.replica import Worker
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ def build_application(config: ClusterConfig) -> Application:
         health_check_period_s=HEALTH_CHECK_PERIOD_S,
         graceful_shutdown_timeout_s=config.drain_s,
     )
-    bound: Application = ingress.bind(config.model_dump(mode="json"), workers)
+    # Serve keeps what it is given: digests of keys, never the keys.
+    data = config.model_dump(mode="json") | {"api_keys": [hashed(key) for key in config.api_keys]}
+    bound: Application = ingress.bind(data, workers)
     return bound
 
 
@@ -86,4 +89,5 @@ def _settings(model: ModelConfig, config: ClusterConfig) -> dict[str, Any]:
         "engine_args": model.engine_args,
         "cache_dir": str(cache_dir()),
         "data_plane": config.data_plane,
+        "event_keys_file": config.event_keys_file,
     }

@@ -13,6 +13,7 @@ from cluster.cli_bench import bench_app
 from cluster.cli_doctor import doctor
 from cluster.cli_events import events
 from cluster.cli_explain import explain
+from cluster.cli_keys import keys_app
 from cluster.cli_status import status
 from cluster.config import ClusterConfig, load_config, parse_config
 from cluster.environment import keys_from_environment, strip_from_environment
@@ -96,6 +97,7 @@ app.command()(events)
 app.command()(explain)
 app.command()(status)
 app.add_typer(bench_app, name="bench")
+app.add_typer(keys_app, name="keys")
 
 
 class ServeOverrides:

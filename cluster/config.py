@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from cluster.prompt.inline_system import InlineSystem  # noqa: TC001 - pydantic reads it
 from cluster.prompt.preamble import compile_lines
+from cluster.tenants import DIGEST_PREFIX, digest_of
 from router.errors import InvalidRequest, ModelUnusable
 from router.limits import FLUSH_MS, MAX_FLUSH_MS
 
@@ -107,6 +108,9 @@ class ClusterConfig(_Frozen):
 
     `aliases` are further names, with `*` and `?`, and the served names they lead to; None means that the ids Claude
     Code sends lead to the first model. `data_plane` "handle" sends tokens through Serve's handle only.
+    `api_keys` all open one tenant, and may be digests (`sha256:…`); `tenants_file` tells several apart (see
+    `cluster.tenant_file`), is read by every ingress on its own machine, and followed when it changes.
+    With `event_keys_file` (see `router.event_keys`) replicas and ingresses prove to each other whose they are.
     Of a stream's events those that can wait leave `flush_ms` apart: more saves CPU, 0 sends every token by itself.
     """
 
@@ -119,6 +123,33 @@ class ClusterConfig(_Frozen):
     flush_ms: Annotated[float, Field(ge=0, le=MAX_FLUSH_MS)] = FLUSH_MS
     data_plane: Literal["tcp", "handle"] = "tcp"
     api_keys: tuple[Key, ...] = ()
+    tenants_file: str | None = None
+    event_keys_file: str | None = None
+
+    @property
+    def known_key(self) -> str | None:
+        """A key that opens the cluster, when the config has one in clear text."""
+        return next((key for key in self.api_keys if not key.startswith(DIGEST_PREFIX)), None)
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether requests without a key are refused."""
+        return bool(self.api_keys or self.tenants_file)
+
+    @field_validator("api_keys")
+    @classmethod
+    def _digests_are_whole(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            list(map(digest_of, keys))
+        except InvalidRequest as fault:
+            raise ValueError(str(fault)) from None
+        return keys
+
+    @model_validator(mode="after")
+    def _keys_in_one_place(self) -> Self:
+        if self.api_keys and self.tenants_file:
+            raise ValueError("api_keys and tenants_file exclude each other: put every key into the file")
+        return self
 
     @field_validator("models")
     @classmethod
@@ -146,10 +177,10 @@ class ClusterConfig(_Frozen):
 
     @model_validator(mode="after")
     def _keys_off_loopback(self) -> Self:
-        if self.host not in LOOPBACK_HOSTS and not self.api_keys:
+        if self.host not in LOOPBACK_HOSTS and not self.needs_key:
             raise ValueError(
                 f"host {self.host} is reachable from other machines, so a key is required: "
-                "pass --api-key, set KVIST_API_KEYS, or serve on 127.0.0.1"
+                "pass --api-key, set KVIST_API_KEYS or tenants_file, or serve on 127.0.0.1"
             )
         return self
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -19,7 +20,7 @@ from router.hashing import BYTES_PER_TOKEN
 from router.limits import FLUSH_MS, INLINE_BODY_BYTES, MAX_HINT_CHARS, PING_INTERVAL_S, WARM_BODY_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
     from starlette.types import Receive, Scope, Send
 
@@ -134,6 +135,7 @@ class Exchange:
         if prepared is None:
             prepared = await self._read(tenant, body, asked)
         self.report.prompt_tokens = prepared.prompt_tokens
+        self.services.tenants.quotas.spend(tenant, prepared.prompt_tokens, self.services.clock())
         return prepared
 
     def _grown(
@@ -197,8 +199,9 @@ class Exchange:
         """Authenticate, read, respond, and end in one outcome whatever happens. Only cancellation passes through."""
         try:
             tenant = self._authenticate()  # strangers are not read
-            body = await read_body(receive)
-            await while_connected(receive, respond(self, tenant, body))
+            with self._counted(tenant):
+                body = await read_body(receive)
+                await while_connected(receive, respond(self, tenant, body))
             self.report.outcome = "completed"
         except ClientGoneError:
             self.report.outcome = "completed" if self.complete else "cancelled"
@@ -238,6 +241,15 @@ class Exchange:
         )
         self.report.tenant = tenant.id
         return tenant
+
+    @contextlib.contextmanager
+    def _counted(self, tenant: Tenant) -> Iterator[None]:
+        quotas = self.services.tenants.quotas
+        quotas.enter(tenant, self.services.clock())
+        try:
+            yield
+        finally:
+            quotas.leave(tenant)
 
     async def _fail(self, error: Exception) -> None:
         self.report.outcome, self.report.error = outcome_of(error), words_of(error)

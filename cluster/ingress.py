@@ -24,7 +24,7 @@ from cluster.asgi import REQUEST_ID_KEY, RequestIds
 from cluster.endpoint import CountInput, CountTokens, Generate, Preview
 from cluster.exchange import PACING, Pacing, Services
 from cluster.model_names import ModelNames
-from router.errors import ClientError
+from router.errors import ClientError, Forbidden
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cluster.backend import Backend
     from cluster.endpoint import Endpoint
     from cluster.models.served import ServedModel
-    from cluster.tenants import Tenants
+    from cluster.tenants import Tenant, Tenants
 
 ENDPOINTS: Final[tuple[tuple[str, type[Endpoint], Dialect], ...]] = (
     ("/v1/messages", Generate, MESSAGES),
@@ -116,7 +116,8 @@ def _add_probes(app: FastAPI, backend: Backend, tenants: Tenants) -> None:
 
     @app.api_route("/kvist/status", methods=[*_READ])
     async def status(request: Request) -> JSONResponse:
-        _authenticate(tenants, request)
+        if not _authenticate(tenants, request).admin:
+            raise Forbidden("this key may not see all tenants' numbers: its tenant needs `admin: true`")
         return JSONResponse(msgspec.to_builtins(backend.health()))
 
 
@@ -136,9 +137,9 @@ def _model_entry(name: str, model: ServedModel, created: datetime) -> dict[str, 
     }
 
 
-def _authenticate(tenants: Tenants, request: Request) -> None:
+def _authenticate(tenants: Tenants, request: Request) -> Tenant:
     headers = request.headers
-    tenants.authenticate(api_key=headers.get("x-api-key", ""), authorization=headers.get("authorization", ""))
+    return tenants.authenticate(api_key=headers.get("x-api-key", ""), authorization=headers.get("authorization", ""))
 
 
 def _client_error(request: Request, error: Exception) -> Response:

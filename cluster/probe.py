@@ -32,7 +32,8 @@ def reachable_host(config: ClusterConfig) -> str:
 def wait_until_warm(
     config: ClusterConfig, *, still_alive: Callable[[], None], tell: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Block until `/healthz` counts every replica as routable; return what `/v1/models` says.
+    """Block until `/healthz` counts every replica as routable; return what `/v1/models` says, nothing where the config
+    has only digests of keys.
 
     `still_alive` is called between polls and raises when waiting has become pointless; `tell` hears of progress.
     """
@@ -46,6 +47,8 @@ def wait_until_warm(
             tell(now)
             said = now
         if health.get("warm"):
+            if config.needs_key and config.known_key is None:
+                return []
             models: list[dict[str, Any]] | None = get_json(config, "/v1/models").get("data")
             if models is None:
                 raise ReplicaDied("the cluster is warm and does not list its models: does another one use its port?")
@@ -57,7 +60,7 @@ def wait_until_warm(
 def get_json(config: ClusterConfig, path: str) -> dict[str, Any]:
     """GET `path`; `{}` while nothing that speaks JSON answers there."""
     connection = http.client.HTTPConnection(reachable_host(config), config.port, timeout=REQUEST_LIMIT_S)
-    headers = {"authorization": f"Bearer {config.api_keys[0]}"} if config.api_keys else {}
+    headers = {"authorization": f"Bearer {config.known_key}"} if config.known_key else {}
     try:
         connection.request("GET", path, headers=headers)
         answer = json.loads(connection.getresponse().read())

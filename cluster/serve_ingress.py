@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cluster.cache_dir import cache_dir
@@ -19,17 +20,19 @@ from cluster.ray_metrics import RayMetrics
 from cluster.request_log import recorder
 from cluster.serve_backend import ServeBackend
 from cluster.serve_plane import ModelPlane
+from cluster.tenant_watch import TenantWatch
 from cluster.tenants import Tenants
 from router.errors import InvalidRequest, ReplicaDied
+from router.event_keys import EventKeys
 from router.fleet import Fleet
 from router.policy import policy_named
 from workers.models import resolve_model
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from fastapi import FastAPI
     from ray.serve.handle import DeploymentHandle
+
+    from router.curve import ClientCurve
 
 INGRESS_DEPLOYMENT: Final = "Ingress"
 
@@ -45,11 +48,14 @@ class Ingress:
         self._pacing = Pacing(flush_ms=parsed.flush_ms)
         planes: dict[str, ModelPlane] = {}
         for model in parsed.models:
-            planes |= dict.fromkeys(model.served_names(), plane_of(model, workers[model.name]))
+            planes |= dict.fromkeys(model.served_names(), plane_of(model, workers[model.name], curve_of(parsed)))
         self._backend = ServeBackend(planes, expected_replicas=sum(model.replicas for model in parsed.models))
         self._metrics = RayMetrics()
         await self._backend.start_planes(self._metrics)
-        self._tenants = Tenants.sharing_default(parsed.api_keys)
+        self._tenants = Tenants.sharing_default(parsed.api_keys, ingresses=parsed.ingress_replicas)
+        if parsed.tenants_file is not None:
+            self._watch = TenantWatch(Path(parsed.tenants_file), self._tenants)
+            self._watch.start()
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         return build_app(
@@ -67,10 +73,15 @@ class Ingress:
             raise ReplicaDied(self._backend.fault)
 
 
-def plane_of(model: ModelConfig, handle: DeploymentHandle) -> ModelPlane:
+def curve_of(config: ClusterConfig) -> ClientCurve | None:
+    """The keys that this ingress shows to replicas' event sockets, if they ask for any."""
+    return None if config.event_keys_file is None else EventKeys.read(Path(config.event_keys_file)).for_ingresses
+
+
+def plane_of(model: ModelConfig, handle: DeploymentHandle, curve: ClientCurve | None) -> ModelPlane:
     """How this ingress reaches one model: its policy, index, events and handle."""
     fleet = Fleet(model=model.name, policy=policy_named(model.routing))
-    return ModelPlane(deployment=model.deployment, fleet=fleet, handle=handle, clock=time.monotonic)
+    return ModelPlane(deployment=model.deployment, fleet=fleet, handle=handle, clock=time.monotonic, curve=curve)
 
 
 def load_models(config: ClusterConfig) -> dict[str, ServedModel]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from ray.serve.handle import DeploymentHandle
 
+    from router.curve import ClientCurve
     from router.fleet import Decision, Fleet
     from router.membership import Metadata
     from router.policy import Score
@@ -41,12 +42,20 @@ logger = logging.getLogger("ray.serve")
 class ModelPlane:
     """A fleet, the subscriber that feeds it, and the handle that reaches its replicas. Used on one event loop."""
 
-    def __init__(self, *, deployment: str, fleet: Fleet, handle: DeploymentHandle, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        deployment: str,
+        fleet: Fleet,
+        handle: DeploymentHandle,
+        clock: Callable[[], float],
+        curve: ClientCurve | None = None,
+    ) -> None:
         self.fleet = fleet
         self._deployment = deployment
         self._streaming = handle.options(stream=True)
         self.clock = clock
-        self._subscriber = Subscriber(fleet, clock)
+        self._subscriber = Subscriber(fleet, clock, curve=curve)
         self.data = DataPlane(clock)
         self.queued = 0  # calls that wait in Serve's queue for a slot
         self._known: dict[str, ReplicaInfo] = {}

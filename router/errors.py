@@ -5,6 +5,8 @@ ReplicaError  a replica's: another one may be tried
 KvistBug      ours: shown as an internal error, never with its text
 """
 
+import math
+
 
 class KvistError(Exception):
     """Root of everything Kvist raises on purpose."""
@@ -33,6 +35,18 @@ class RequestTooLarge(ClientError):
 
 class Unauthorized(ClientError):
     """No key, or an unknown one."""
+
+
+class Forbidden(ClientError):
+    """The key is known, and does not open this."""
+
+
+class RateLimited(ClientError):
+    """The tenant has asked for more than its share; the same request may be sent again after a while."""
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(f"{message}; try again in {math.ceil(retry_after_s)} s")
+        self.retry_after_s = retry_after_s
 
 
 class UnknownResponse(ClientError):

@@ -29,6 +29,16 @@ INDEX_MARGIN_BLOCKS: Final = 1_024  # beyond a replica's pool, for what one fram
 INDEX_OFFLOADED_BLOCKS: Final = 16_777_216  # per replica, host memory and disk together
 RESERVATION_TTL_S: Final = 3_600.0
 MAX_RESERVATIONS: Final = 65_536
+MAX_AHEAD: Final = 16  # prompts before a new one on one replica that are looked at one by one
+ARRIVALS_S: Final = 60.0  # over which requests and their work are counted
+MAX_BUSY_SHARE: Final = 0.9  # of a replica's time: beyond it a queue's growth says nothing of one prompt more
+SLOWNESS_MAX: Final = 16.0  # times its siblings' time for a token
+SLOWNESS_FORGOTTEN_S: Final = 60.0  # in which half of it is forgotten, unseen
+OVERDUE_S: Final = 1.0  # by which a prefill may be late, beside twice its prediction, before its replica is avoided
+MAX_SESSIONS: Final = 65_536  # whose last request is remembered (router/live.py)
+SESSION_FORGOTTEN_S: Final = 3_600.0
+LIVE_LOW_S: Final = 10.0  # a session counts as alive at least so long after its last request
+LIVE_HIGH_S: Final = 1_800.0
 RATE_LOW: Final = 100.0  # tokens per second of prefill that may be learnt
 RATE_HIGH: Final = 10_000_000.0
 OVERSTATEMENT_SAMPLES: Final = 15  # last prefills of an optimistic replica that it is judged by
@@ -114,6 +124,10 @@ REMEMBERED_RESPONSES_BYTES: Final = 64 * 2**20  # of all tenants together
 PING_INTERVAL_S: Final = 10.0
 FLUSH_MS: Final = 10.0  # between events of a stream that can wait, unless an operator wants it otherwise
 MAX_FLUSH_MS: Final = 100.0
+
+# Tenants (cluster/tenant_file.py).
+MAX_TENANTS: Final = 10_000
+MAX_KEYS_PER_TENANT: Final = 64
 
 # A call's arguments (cluster/output/arguments.py): what a client can send back in its next request.
 MAX_ARGUMENT_DEPTH: Final = 48

@@ -16,15 +16,26 @@ from workers.relay import Relay
 if TYPE_CHECKING:
     from collections import Counter
 
+    from router.curve import ServerCurve
     from workers.engine import Engine
 
 logger = logging.getLogger("ray.serve")
 
 
 class EventPump:
-    """Owns the relay and the publisher of a started engine. Used on the engine's event loop."""
+    """Owns the relay and the publisher of a started engine. Used on the engine's event loop. With a `curve` only the
+    ingresses that it allows hear anything."""
 
-    def __init__(self, *, engine: Engine, model: str, host: str, replica: str, incarnation: str) -> None:
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        model: str,
+        host: str,
+        replica: str,
+        incarnation: str,
+        curve: ServerCurve | None = None,
+    ) -> None:
         self._engine = engine
         info = engine.info
         self._relay = Relay(model=model, block_size=info.block_size)
@@ -37,6 +48,7 @@ class EventPump:
             block_size=info.block_size,
             resident=self._relay.snapshot,
             load=self._load,
+            curve=curve,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._fault: str | None = None

@@ -13,6 +13,7 @@ import ray
 from ray import serve
 
 from router.errors import ReplicaDied
+from router.event_keys import EventKeys
 from router.replicas import DataEndpoint, ReplicaInfo
 from workers.chat_template import HeadLayout  # noqa: TC001 - msgspec reads the annotation at run time
 from workers.data_plane import DataServer
@@ -32,7 +33,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a replica needs to start; plain data, so that it travels in a Serve config.
 
     `model` is the identity that block hashes are seeded with; `source` says where the weights come from. A `data_plane`
-    "handle" means none: generations come through Serve's handle only.
+    "handle" means none: generations come through Serve's handle only. With an `event_keys_file` only ingresses with its
+    keys hear of this replica's blocks.
     """
 
     model: str
@@ -42,6 +44,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     engine_args: dict[str, Any]
     cache_dir: str
     data_plane: Literal["tcp", "handle"]
+    event_keys_file: str | None = None
 
 
 def create_engine(settings: WorkerSettings, path: Path) -> Engine:
@@ -73,6 +76,7 @@ class Worker:
             host=host,
             replica=self._replica,
             incarnation=self._incarnation,
+            curve=EventKeys.read(Path(parsed.event_keys_file)).for_replicas if parsed.event_keys_file else None,
         )
         self._pump.start()
         self._data: DataServer | None = None

@@ -61,7 +61,7 @@ def usage_of(usage: Usage) -> dict[str, Any]:
 def error_body(error: BaseException, _request_id: str) -> ErrorBody:
     """An error before anything was sent."""
     fault = errors.fault_of(error)
-    return ErrorBody(fault.chat_status, errors.headers_of(fault), errors.chat_error(fault, str(error)))
+    return ErrorBody(fault.chat_status, errors.headers_of(error), errors.chat_error(fault, str(error)))
 
 
 def shown(piece: bytes) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final, NamedTuple
 
 from router.errors import (
     ClientError,
+    Forbidden,
     InvalidRequest,
     KvistError,
     NoReplica,
     PromptTooLong,
+    RateLimited,
     ReplicaError,
     RequestTooLarge,
     Unauthorized,
@@ -34,6 +37,8 @@ TABLE: Final[dict[type[KvistError], Fault]] = {
     PromptTooLong: Fault(400, "invalid_request_error", 400, "invalid_request_error", "context_length_exceeded"),
     InvalidRequest: Fault(400, "invalid_request_error", 400, "invalid_request_error", None),
     Unauthorized: Fault(401, "authentication_error", 401, "invalid_request_error", "invalid_api_key"),
+    Forbidden: Fault(403, "permission_error", 403, "invalid_request_error", "permission_denied"),
+    RateLimited: Fault(429, "rate_limit_error", 429, "rate_limit_error", "rate_limit_exceeded"),
     UnknownResponse: Fault(400, "invalid_request_error", 400, "invalid_request_error", "previous_response_not_found"),
     UnknownModel: Fault(404, "not_found_error", 404, "invalid_request_error", "model_not_found"),
     RequestTooLarge: Fault(413, "request_too_large", 413, "invalid_request_error", "request_too_large"),
@@ -56,9 +61,11 @@ def fault_of(error: BaseException) -> Fault:
     return next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), INTERNAL)
 
 
-def headers_of(fault: Fault) -> dict[str, str]:
-    """A full cluster says when to come back."""
-    return {"retry-after": str(RETRY_AFTER_S)} if fault.chat_code == "overloaded" else {}
+def headers_of(error: BaseException) -> dict[str, str]:
+    """A full cluster, and a tenant's used-up share, say when to come back."""
+    if isinstance(error, RateLimited):
+        return {"retry-after": str(max(1, math.ceil(error.retry_after_s)))}
+    return {"retry-after": str(RETRY_AFTER_S)} if fault_of(error).chat_code == "overloaded" else {}
 
 
 def messages_error(fault: Fault, text: str, request_id: str) -> dict[str, Any]:

@@ -189,7 +189,7 @@ def _stopped(ending: Ending) -> dict[str, Any]:
 def _error(error: BaseException, request_id: str) -> ErrorBody:
     fault = errors.fault_of(error)
     body = errors.messages_error(fault, str(error), request_id)
-    return ErrorBody(fault.status, errors.headers_of(fault), body)
+    return ErrorBody(fault.status, errors.headers_of(error), body)
 
 
 MESSAGES: Final = Dialect("messages", parse_message, MessagesReply, _error, outline_of_message)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from router.errors import ClientError, NoReplica, ReplicaError
+from router.errors import ClientError, NoReplica, RateLimited, ReplicaError
 from router.limits import MAX_HINT_CHARS
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ class Report(msgspec.Struct, kw_only=True):
 
 def outcome_of(error: BaseException) -> Outcome:
     """Whose fault it was."""
+    if isinstance(error, NoReplica | RateLimited):
+        return "rejected_capacity"
     if isinstance(error, ClientError):
         return "client_error"
-    if isinstance(error, NoReplica):
-        return "rejected_capacity"
     if isinstance(error, ReplicaError):
         return "failed_replica"
     return "failed_internal"
