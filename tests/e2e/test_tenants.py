@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,9 @@ from typer.testing import CliRunner
 from cluster.cli import app
 from load_tests.prose import sentences
 from router.curve import ClientCurve, CurveKeys, connect_with
+from router.errors import WireError
 from router.event_keys import EventKeys
+from router.wire import decode_frame
 from tests.e2e.cluster_process import ServeProcess, serving
 from tests.e2e.processes import marked
 
@@ -96,6 +99,7 @@ class Ears:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], ports: set[int], curve: ClientCurve | None) -> None:
         self._sockets = [context.socket(zmq.SUB) for _ in ports]
+        self._heard: set[zmq.Socket[bytes]] = set()
         for socket, port in zip(self._sockets, ports, strict=True):
             if curve is not None:
                 connect_with(socket, curve)
@@ -103,9 +107,14 @@ class Ears:
             socket.subscribe(b"")
 
     def count(self) -> int:
-        """How many have heard something, after a while."""
+        """How many have heard an event frame, after a while. (What speaks HTTP answers, too.)"""
         time.sleep(0.2)
-        return sum(socket.poll(0) > 0 for socket in self._sockets)
+        for socket in self._sockets:
+            with contextlib.suppress(zmq.Again, WireError):
+                while True:
+                    decode_frame(socket.recv_multipart(zmq.NOBLOCK)[-1])
+                    self._heard.add(socket)
+        return len(self._heard)
 
     def close(self) -> None:
         for socket in self._sockets:
