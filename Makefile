@@ -60,5 +60,8 @@ bench-ingress: env ## The way from a client to a worker and back (8 min); beside
 bench-stages: env ## Where the time of a warm turn goes, each step beside its budget
 	@$(BIN)/kvist bench stages --json out/bench_stages.json
 
+swarm: env ## 200 agents on 8 simulated replicas of this machine: out/swarm.json, .csv, .jsonl and .html
+	@$(BIN)/kvist swarm --local 8 --agents 200 --duration 60 --warmup 20 --slo-ttft-ms 2000 --slo-itl-ms 100
+
 clean: ## Remove what the targets made
 	@rm -rf $(KVIST_VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

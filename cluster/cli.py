@@ -14,7 +14,9 @@ from cluster.cli_doctor import doctor
 from cluster.cli_events import events
 from cluster.cli_explain import explain
 from cluster.cli_keys import keys_app
+from cluster.cli_replay import replay
 from cluster.cli_status import status
+from cluster.cli_swarm import swarm
 from cluster.config import ClusterConfig, load_config, parse_config
 from cluster.environment import keys_from_environment, strip_from_environment
 from cluster.faults import report_fault
@@ -95,7 +97,9 @@ def demo(
 app.command()(doctor)
 app.command()(events)
 app.command()(explain)
+app.command()(replay)
 app.command()(status)
+app.command()(swarm)
 app.add_typer(bench_app, name="bench")
 app.add_typer(keys_app, name="keys")
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from load_tests.stream_events import READERS
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -37,6 +39,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     cached_tokens: int
     text: str
+    output_tokens: int = 0
 
 
 async def stream(http: aiohttp.ClientSession, *, api: Api, model: str, prompt: Prompt, max_tokens: int) -> Sample:
@@ -51,11 +54,13 @@ async def stream(http: aiohttp.ClientSession, *, api: Api, model: str, prompt: P
         if response.status != 200:
             raise RuntimeError(f"{path} answered {response.status}: {await response.text()}")
         async for event in _events(response):
-            piece, counts = _read_messages(event) if api == "messages" else _read_chat(event)
-            if piece and first is None:
+            read = READERS[api](event)
+            if read.error is not None:
+                raise RuntimeError(f"the stream failed: {read.error}")
+            if read.text and first is None:
                 first = time.perf_counter()
-            text.append(piece)
-            usage |= counts
+            text.append(read.text)
+            usage |= read.usage
     if first is None or not usage:
         raise RuntimeError(f"{path} ended without text or without usage")
     return Sample(ttft_ms=(first - start) * 1e3, text="".join(text), **usage)
@@ -85,26 +90,3 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, A
     async for line in response.content:
         if line.startswith(b"data: ") and line.strip() != b"data: [DONE]":
             yield json.loads(line[6:])
-
-
-def _read_messages(event: dict[str, Any]) -> tuple[str, dict[str, int]]:
-    if event["type"] == "error":
-        raise RuntimeError(f"the stream failed: {event['error']}")
-    usage = event.get("usage") or event.get("message", {}).get("usage") or {}
-    counts = {}
-    if "input_tokens" in usage:
-        cached = usage.get("cache_read_input_tokens", 0)
-        counts = {"prompt_tokens": usage["input_tokens"] + cached, "cached_tokens": cached}
-    return event.get("delta", {}).get("text", ""), counts
-
-
-def _read_chat(event: dict[str, Any]) -> tuple[str, dict[str, int]]:
-    if "error" in event:
-        raise RuntimeError(f"the stream failed: {event['error']}")
-    usage = event.get("usage") or {}
-    counts = {}
-    if usage:
-        details = usage.get("prompt_tokens_details") or {}
-        counts = {"prompt_tokens": usage["prompt_tokens"], "cached_tokens": details.get("cached_tokens", 0)}
-    choices = event.get("choices") or [{}]
-    return choices[0].get("delta", {}).get("content") or "", counts

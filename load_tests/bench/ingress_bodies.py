@@ -63,7 +63,7 @@ class Talk:
         return _encoded(
             {
                 "model": model,
-                "messages": [*messages[:-1], _marked(messages[-1])],
+                "messages": [*messages[:-1], marked(messages[-1])],
                 "system": [
                     {"type": "text", "text": header},
                     {"type": "text", "text": "You are an agent that writes software.", "cache_control": CACHED},
@@ -78,7 +78,7 @@ class Talk:
 
     def _first_blocks(self) -> list[Json]:
         reminder = f"<system-reminder>\n{sentences(self._rng.randrange(2**30), 10)}\n</system-reminder>"
-        return [_text(reminder), _text(f"Task {self._seed}: {sentences(self._rng.randrange(2**30), 3)}")]
+        return [text_block(reminder), text_block(f"Task {self._seed}: {sentences(self._rng.randrange(2**30), 3)}")]
 
     def _exchange(self, number: int) -> tuple[Json, Json]:
         call_id = f"toolu_{self._rng.randrange(16**24):024x}"
@@ -87,7 +87,7 @@ class Talk:
         call = {"type": "tool_use", "id": call_id, "name": tool, "input": {"path": name, "limit": number}}
         said = sentences(self._rng.randrange(2**30), 2)
         result = {"type": "tool_result", "tool_use_id": call_id, "content": quoted}
-        return {"role": "assistant", "content": [_text(said), call]}, {"role": "user", "content": [result]}
+        return {"role": "assistant", "content": [text_block(said), call]}, {"role": "user", "content": [result]}
 
 
 class Library:
@@ -139,11 +139,13 @@ def _encoded(body: Json) -> bytes:
     return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _text(text: str) -> Json:
+def text_block(text: str) -> Json:
+    """As content has it."""
     return {"type": "text", "text": text}
 
 
-def _marked(message: Json) -> Json:
+def marked(message: Json) -> Json:
+    """With the mark that moves on with the last message."""
     *blocks, last = message["content"]
     return message | {"content": [*blocks, last | {"cache_control": CACHED}]}
 

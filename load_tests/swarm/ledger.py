@@ -28,6 +28,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     came too late by counts as latency. Token counts are the endpoint's own usage, None where it told none.
 
     `seen_chars` of the prompt's `prompt_chars` led an earlier prompt of the run: what an infinite cache would hold.
+    Both count bytes of UTF-8, and leave the attribution line out.
     """
 
     agent: str
@@ -77,6 +78,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return None
         assert self.output_tokens is not None
         return (self.last_token_s - self.first_token_s) * 1e3 / (self.output_tokens - 1)
+
+    @property
+    def ideal_tokens(self) -> float:
+        """Tokens of the prompt that an infinite cache would have held: the share of its leading text seen before."""
+        return (self.prompt_tokens or 0) * self.seen_chars / self.prompt_chars if self.prompt_chars else 0.0
 
     def check_integrity(self) -> None:
         """Raise AssertionError when times or counts contradict each other."""
