@@ -14,6 +14,7 @@ from cluster.cli_doctor import doctor
 from cluster.cli_events import events
 from cluster.cli_explain import explain
 from cluster.cli_keys import keys_app
+from cluster.cli_replay import replay
 from cluster.cli_status import status
 from cluster.cli_swarm import swarm
 from cluster.config import ClusterConfig, load_config, parse_config
@@ -96,6 +97,7 @@ def demo(
 app.command()(doctor)
 app.command()(events)
 app.command()(explain)
+app.command()(replay)
 app.command()(status)
 app.command()(swarm)
 app.add_typer(bench_app, name="bench")

@@ -1,7 +1,8 @@
 """A deterministic engine in virtual time: vLLM's scheduling and cache rules, with a clock instead of a model.
 
 One step at a time: running requests continue first (a decode takes one token of the step's budget, a prefill takes
-what is left), then waiting ones join, first come first served, each starting after its longest cached prefix. A step
+what is left), then waiting ones join, first come first served, each starting after its longest cached prefix. While
+others are there, none gets more than `long_prefill_token_threshold` of a step, as in vLLM (0: no such cap). A step
 lasts `step_s + prefill tokens x prefill_token_s + decodes x decode_s`. When blocks run out, the request that joined
 last is put back and computes again later. Events leave with the step that caused them: an idle engine sends none.
 
@@ -30,6 +31,7 @@ _ENGINE_HASHES: Final = "simulator"  # makes the engine's hashes differ from the
 
 
 PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
+NaturalInt = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
@@ -41,6 +43,7 @@ class SimParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_model_len: PositiveInt = 65_536
     max_num_seqs: PositiveInt = 128
     max_batched_tokens: PositiveInt = 2048
+    long_prefill_token_threshold: NaturalInt = 0
     step_s: Seconds = 0.004
     prefill_token_s: Seconds = 0.000_02
     decode_s: Seconds = 0.000_1
@@ -236,6 +239,12 @@ class Simulator:
         assert len(in_use) == self.pool.used_blocks
         assert all(not request.blocks for request in self._waiting)
 
+    @property
+    def _share_tokens(self) -> int:
+        """Most tokens that one request gets of the step that begins now. Alone it starves nobody and gets all."""
+        threshold, budget = self.parameters.long_prefill_token_threshold, self.parameters.max_batched_tokens
+        return min(threshold, budget) if threshold and len(self._requests) > 1 else budget
+
     def _script_for(self, prompt: bytes) -> Script | None:
         for key in (prompt, None):
             if self._scripts.get(key):
@@ -244,17 +253,17 @@ class Simulator:
 
     def _schedule(self) -> float:
         """Give each request its part of the step; returns the step's duration."""
-        budget = self.parameters.max_batched_tokens
+        budget, share = self.parameters.max_batched_tokens, self._share_tokens
         before = len(self._running)
         for request in list(self._running):
             request.scheduled = 0
-            wanted = min(len(request.tokens) - request.computed, budget)
+            wanted = min(len(request.tokens) - request.computed, share, budget)
             if request in self._running and wanted and self._make_room(request, wanted):
                 self._assign(request, wanted)
                 budget -= wanted
         was_put_back = len(self._running) < before
         while self._waiting and budget and not was_put_back and len(self._running) < self.parameters.max_num_seqs:
-            wanted = self._join(self._waiting[0], budget)
+            wanted = self._join(self._waiting[0], min(share, budget))
             if not wanted:
                 break
             self._running.append(self._waiting.popleft())
