@@ -14,9 +14,10 @@ from cluster.demo import running
 from cluster.serve_ingress import INGRESS_DEPLOYMENT
 from load_tests.bench.ingress import bench_ingress
 from load_tests.bench.ingress_client import Address
-from load_tests.bench.ingress_dynamo import dynamo, dynamo_versions
+from load_tests.bench.ingress_dynamo import dynamo
 from load_tests.bench.ingress_sides import BURST, PACED, WORKERS, Processes, Side, engine_args, make_model, named
 from load_tests.bench.stages import bench_stages
+from load_tests.peers.environment import versions_of
 from workers.models import resolve_model
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def measure_ingress(plan: Plan, *, lab: Path | None, options: dict[str, Any]) ->
     What a token costs at a slow flush is measured last, with a cluster that is set so, beside the same peer.
     """
     with ExitStack() as stack:
-        versions = dynamo_versions(lab) if lab else {}
+        versions = versions_of("dynamo", lab) if lab else {}
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="kvist-bench-")))
         model = bench_model(folder)
         peers = [stack.enter_context(dynamo(model, folder, lab=lab))] if lab else []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
-from router.errors import ClientError, KvistError
+from load_tests.peers.environment import PeerFailed, interpreter_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,42 +20,22 @@ SCRIPTS: Final = {"dynamo": "peer_dynamo.py"}
 STOP_TIMEOUT_S: Final = 10.0
 
 
-class PeerMissing(ClientError):
-    """The caller asked for a peer that is not installed. The message says how to."""
-
-
-class PeerFailed(KvistError):
-    """The peer's process gave an error instead of a measure."""
-
-
-def interpreter_of(peer: str, lab: Path) -> Path:
-    """The peer's interpreter in its environment `lab/peer`. Raises `PeerMissing`."""
-    python = lab / peer / "bin" / "python"
-    if not python.is_file():
-        raise PeerMissing(
-            f"no environment of {peer} at {python.parent.parent}: make a virtual environment there with its wheels "
-            "(ai-dynamo and ai-dynamo-runtime 1.6.1 with --no-deps, then pydantic, uvloop, msgspec, msgpack, pyzmq), "
-            "or name another folder with --lab or KVIST_LAB, or leave out --peer"
-        )
-    return python
-
-
 class Peer:
-    """A running peer. Its calls block; use as a context manager."""
+    """A running peer: `script`, else its side of the bench. Its calls block; use as a context manager."""
 
-    def __init__(self, name: str, *, lab: Path) -> None:
+    def __init__(self, name: str, *, lab: Path, script: Path | None = None) -> None:
         self._name = name
+        self._script = script or Path(__file__).with_name(SCRIPTS[name])
         self._python = interpreter_of(name, lab)
         self._lab = lab
         self._files: dict[str, str] = {}
 
     def __enter__(self) -> Self:
-        script = Path(__file__).with_name(SCRIPTS[self._name])
         self._folder = tempfile.TemporaryDirectory(prefix="kvist-bench-")
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         # A child inherits the CPUs of the thread that starts it: the bench is pinned before it starts a peer.
         self._process = subprocess.Popen(  # noqa: S603 - the interpreter was named by the caller
-            [str(self._python), str(script)],
+            [str(self._python), str(self._script)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -96,7 +76,7 @@ class Peer:
 
     def another(self) -> Peer:
         """A peer of the same kind, not started."""
-        return Peer(self._name, lab=self._lab)
+        return Peer(self._name, lab=self._lab, script=self._script)
 
     def ask(self, command: str, **arguments: Any) -> Any:
         """Send a command and wait for its answer. Raises `PeerFailed`."""

@@ -18,10 +18,10 @@ from load_tests.bench.ingress_dynamo import dynamo
 from load_tests.bench.ingress_sides import Processes, Side, make_model, named
 from load_tests.bench.ingress_streams import at, growth_ms, lags_ms, steady
 from load_tests.bench.ingress_warm import Cost, Stretch, new_talks, warm_turns
-from load_tests.bench.peer import PeerMissing
 from load_tests.bench.processes import cpu_s, resident_mb, spent_s
 from load_tests.bench.report import as_data, as_text
 from load_tests.bench.stages import BUDGETS_MS, in_engine_ms, prompt_ms, to_worker_ms, with_budgets
+from load_tests.peers.environment import PeerMissing
 from router.errors import InvalidRequest
 from workers.journal import Journey
 

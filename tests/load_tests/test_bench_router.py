@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from load_tests.bench import workload
-from load_tests.bench.peer import Peer, PeerFailed, PeerMissing
+from load_tests.bench.peer import Peer
 from load_tests.bench.report import as_data, as_text, write
 from load_tests.bench.run import bench_router
 from load_tests.bench.workload import Sizes
+from load_tests.peers.environment import PeerFailed, PeerMissing
 
 if TYPE_CHECKING:
     from pathlib import Path
