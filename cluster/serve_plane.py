@@ -105,7 +105,7 @@ class ModelPlane:
 
     def preview(self, job: Job) -> tuple[Score, ...]:
         """How every routable replica stands for a job, best first; nothing is reserved. Raises `NoReplica`."""
-        return self.fleet.preview(self._hashed(job))
+        return self.fleet.preview(self._hashed(job), self.clock())
 
     def direct(self, decision: Decision) -> tuple[str, ...]:
         """The candidates to ask over the data plane, in order, before Serve's handle is used."""
@@ -133,7 +133,8 @@ class ModelPlane:
         seed = seed_of(self.fleet.model, salt=job.tenant.salt)
         hashed = block_hashes if job.prefix is None else job.prefix.hashes
         hashes = {size: hashed(job.tokens, block_size=size, seed=seed) for size in self.fleet.block_sizes}
-        return PromptBlocks(prompt_tokens=len(job.tokens) // BYTES_PER_TOKEN, hashes=hashes)
+        session = f"{job.tenant.id}/{job.session}" if job.session else ""
+        return PromptBlocks(len(job.tokens) // BYTES_PER_TOKEN, hashes, session)
 
     def _on_members(self, replicas: Mapping[str, Metadata]) -> None:
         for replica in self._known.keys() - replicas.keys():

@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from router.cost import Standing
 from router.errors import KvistBug, NoReplica, WireError
 from router.feed import Apply, Feed, FeedAction, RequestSnapshot, Reset
 from router.index import Depth, Index, IndexOverflow, held
 from router.limits import INDEX_MARGIN_BLOCKS, INDEX_OFFLOADED_BLOCKS
-from router.load import Loads, PrefillRate, ReplicaLoad, Reservation
+from router.live import LiveSessions
+from router.load import Loads, ReplicaLoad, Reservation
 from router.policy import Candidate, LeastTime, Policy, Question, Score
+from router.rates import Observed, Paces
 from router.replicas import Accuracy, Overstatement, PromptBlocks, ReplicaInfo, ReplicaStatus, problems_of
+from router.step_rule import StepRule
 from router.wire import decode_chunk, decode_frame, encode_snapshot_request
 
 if TYPE_CHECKING:
@@ -51,12 +55,14 @@ class _Member:
 
     __slots__ = (
         "accuracy", "alive", "bad_messages", "believed", "block_size", "feed", "info", "load", "name", "overstatement",
+        "pool_tokens",
     )  # fmt: skip
 
     def __init__(self, info: ReplicaInfo, feed: Feed, load: ReplicaLoad) -> None:
         self.info = info
         self.name = info.replica
         self.block_size = info.block_size
+        self.pool_tokens = info.pool_blocks * info.block_size
         self.feed = feed
         self.load = load
         self.accuracy = Accuracy()
@@ -79,12 +85,13 @@ class Fleet:
         self._members: dict[str, _Member] = {}
         self._indexes: dict[int, Index] = {}
         self._loads = Loads()
-        self._rate = PrefillRate()
+        self._paces = Paces()
+        self.live = LiveSessions()
         self._joins = 0
         self._turn = 0
 
     def __repr__(self) -> str:
-        return f"<Fleet {self.model} replicas={len(self._members)} {self._loads!r} {self._rate!r}>"
+        return f"<Fleet {self.model} replicas={len(self._members)} {self._loads!r} {self._paces!r}>"
 
     @property
     def block_sizes(self) -> frozenset[int]:
@@ -117,7 +124,7 @@ class Fleet:
             now=now,
             first_nonce=self._joins * NONCES_PER_JOIN,
         )
-        self._loads.add(name)
+        self._loads.add(name, StepRule(info.step_tokens, info.share_tokens))
         member = self._members[name] = _Member(info, feed, self._loads[name])
         self._indexes.setdefault(info.block_size, Index()).add(name, pool_blocks=info.pool_blocks)
         return self._perform(member, feed.tick(now), now)
@@ -128,6 +135,7 @@ class Fleet:
         if replica in self._members:
             self._forget(replica)
             self._loads.drop(replica)
+            self.live.drop(replica)
 
     def on_frame(self, replica: str, data: bytes, now: float) -> list[Action]:
         """Take an event frame as it came from the replica's socket."""
@@ -161,8 +169,9 @@ class Fleet:
         return [action for name in self._members for action in self.tick_replica(name, now)]
 
     def sweep(self, now: float) -> None:
-        """Let time pass for reservations."""
+        """Let time pass for reservations, sessions and what is learnt."""
         self._loads.sweep(now)
+        self.live.refresh(now)
 
     def tick_replica(self, replica: str, now: float) -> list[Action]:
         """Let time pass for one stream; an unknown one is ignored."""
@@ -174,51 +183,62 @@ class Fleet:
 
         The reservation must be finished once, whatever becomes of the request. O(replicas · log prompt).
         """
-        candidates, scores = self._ranked(prompt, exclude)
+        candidates, scores = self._ranked(prompt, exclude, now)
         self._turn += 1
         best = scores[0]
-        hashes = prompt.hashes.get(self._members[best.replica].block_size, ())
-        reservation = self._reservation(candidates[best.replica], hashes, best.cached_tokens, prompt.prompt_tokens, now)
+        member = self._members[best.replica]
+        hashes = prompt.hashes.get(member.block_size, ())
+        made = self._reservation(candidates[best.replica], hashes, best, prompt, now)
+        self._paces.note_prompt(made.uncached_tokens, member.load.rule)
+        member.load.arrivals.note(best.compute_s, now)
+        self.live.note(
+            prompt.session, best.replica, tokens=prompt.prompt_tokens, cached_tokens=best.cached_tokens, now=now
+        )
         return Decision(
-            self._loads.reserve(reservation), tuple([score.replica for score in scores]), best.cached_tokens, scores
+            self._loads.reserve(made), tuple([score.replica for score in scores]), best.cached_tokens, scores
         )
 
-    def preview(self, prompt: PromptBlocks) -> tuple[Score, ...]:
+    def preview(self, prompt: PromptBlocks, now: float) -> tuple[Score, ...]:
         """How every routable replica stands for a prompt now, best first. Reserves nothing. Raises `NoReplica`."""
-        return self._ranked(prompt, frozenset())[1]
+        return self._ranked(prompt, frozenset(), now)[1]
 
     def moved(self, reservation: int, replica: str, now: float) -> None:
         """The request went to another replica than the first candidate; its load goes with it."""
-        del now
         was = self._loads.find(reservation)
         member = self._members.get(replica)
         if was is None or member is None or was.replica == replica:
             return
         size = member.block_size
-        prompt = PromptBlocks(was.prompt_tokens, {size: was.hashes if was.block_size == size else ()})
-        candidate = self._candidates([member], prompt)[replica]
-        score = self._policy.rank([candidate], Question(was.prompt_tokens, 0, 0, self._rate.tokens_per_s))[0]
-        moved = self._reservation(candidate, prompt.hashes[size], score.cached_tokens, was.prompt_tokens, was.made_at)
+        hashes = was.hashes if was.block_size == size else ()
+        prompt = PromptBlocks(was.prompt_tokens, {size: hashes}, was.session)
+        candidate = self._candidates([member], prompt, now)[replica]
+        score = self._policy.rank([candidate], self._question(prompt, 0))[0]
+        moved = self._reservation(candidate, hashes, score, prompt, was.made_at)
         moved.prefilling = was.prefilling
         self._loads.move(reservation, moved)
+        self.live.move(was.session, replica)
 
     def first_token(self, reservation: int, cached_tokens: int, now: float) -> None:
         """The prompt is computed, of which the engine took `cached_tokens` from its cache. Later calls say nothing."""
-        done = self._loads.first_token(reservation)
+        done = self._loads.first_token(reservation, now)
         if done is None:
             return
-        computed = done.ahead_tokens + done.prompt_tokens - cached_tokens
-        self._rate.observe(tokens=computed, elapsed_s=now - done.made_at)
         member = self._members.get(done.replica)
         if member is not None:
+            own = max(done.prompt_tokens - cached_tokens, 1)
+            steps = member.load.rule.steps(own)
+            computed = done.ahead_tokens + done.overtaken_tokens + own
+            seen = Observed(computed, steps, done.running, now - done.made_at)
+            self._paces.observe(seen, member.load.slowness, now)
             member.accuracy.note(predicted=done.predicted_cached_tokens, actual=cached_tokens, now=now)
             if member.info.optimistic:
                 member.overstatement.note(shown=done.shown_cached_tokens, found=cached_tokens)
 
     def finish(self, reservation: int, now: float) -> None:
         """The request has ended, in whatever way. Safe to call again."""
-        del now
-        self._loads.release(reservation)
+        done = self._loads.release(reservation)
+        if done is not None:
+            self.live.touch(done.session, now)
 
     def status(self, now: float) -> list[ReplicaStatus]:
         """What operators see, per replica."""
@@ -227,6 +247,7 @@ class Fleet:
     def check_integrity(self) -> None:
         """Raise `KvistBug` when any part contradicts itself. O(all blocks)."""
         self._loads.check_integrity()
+        self.live.check_integrity()
         for index in self._indexes.values():
             index.check_integrity()
         for member in self._members.values():
@@ -242,16 +263,21 @@ class Fleet:
         """Whether a known replica gets no locality credit now."""
         return not self._members[replica].believed
 
-    def _ranked(self, prompt: PromptBlocks, exclude: frozenset[str]) -> tuple[dict[str, Candidate], tuple[Score, ...]]:
+    def _ranked(
+        self, prompt: PromptBlocks, exclude: frozenset[str], now: float
+    ) -> tuple[dict[str, Candidate], tuple[Score, ...]]:
         chosen = [one for one in self._members.values() if one.alive]
         if exclude:
             chosen = [one for one in chosen if one.name not in exclude]
         if not chosen:
             raise NoReplica("no replica is routable now")
-        candidates = self._candidates(chosen, prompt)
+        candidates = self._candidates(chosen, prompt, now)
         root = next((hashes[0] for hashes in prompt.hashes.values() if hashes), 0)
-        question = Question(prompt.prompt_tokens, root, self._turn, self._rate.tokens_per_s)
-        return candidates, self._policy.rank(candidates.values(), question)
+        return candidates, self._policy.rank(candidates.values(), self._question(prompt, root))
+
+    def _question(self, prompt: PromptBlocks, root: int) -> Question:
+        paces = self._paces
+        return Question(prompt.prompt_tokens, root, self._turn, paces.tokens_per_s, paces.decode_s, paces.short_share)
 
     def _index_of(self, member: _Member) -> Index:
         return self._indexes[member.block_size]
@@ -290,7 +316,7 @@ class Fleet:
                     out.append(Action(name, encode_snapshot_request(nonce)))
         return out
 
-    def _candidates(self, members: list[_Member], prompt: PromptBlocks) -> dict[str, Candidate]:
+    def _candidates(self, members: list[_Member], prompt: PromptBlocks, now: float) -> dict[str, Candidate]:
         found: dict[str, Candidate] = {}
         for size, index in self._indexes.items():
             hashes = prompt.hashes.get(size, ())
@@ -306,26 +332,47 @@ class Fleet:
                 if ahead and end < len(hashes) and hashes[end] in ahead and member.believed:
                     deepest_first = deepest_first or hashes[::-1]
                     coming = held(deepest_first, ahead, start=end) - end
+                standing = load.standing
+                if standing is None or load.prefilling:
+                    standing = load.standing = self._standing(member, now)
                 found[name] = Candidate(
-                    name, size, depth, coming, load.backlog_tokens, load.running, index.room_blocks(name),
-                    member.overstatement.tokens,
+                    name, size, depth, coming, load.running, index.room_blocks(name),
+                    member.overstatement.tokens, standing,
                 )  # fmt: skip
         return found
 
+    def _standing(self, member: _Member, now: float) -> Standing:
+        """As of now; it holds until the load changes when no request of ours is being computed."""
+        load, arrivals = member.load, member.load.arrivals
+        backlog = load.left_tokens(self._paces.tokens_per_s, now) if load.backlog_tokens else 0
+        return Standing(
+            load.rule,
+            load.rule.part_tokens,
+            backlog,
+            load.ahead(backlog) if backlog else (),
+            load.slowness.factor,
+            arrivals.per_s / (1.0 - arrivals.busy_share),
+            load.overdue_s,
+            member.pool_tokens - self.live.tokens_on(member.name),
+        )
+
     @staticmethod
     def _reservation(
-        candidate: Candidate, hashes: Sequence[int], cached_tokens: int, prompt_tokens: int, made_at: float
+        candidate: Candidate, hashes: Sequence[int], score: Score, prompt: PromptBlocks, made_at: float
     ) -> Reservation:
         return Reservation(
             replica=candidate.replica,
             block_size=candidate.block_size,
-            prompt_tokens=prompt_tokens,
-            predicted_cached_tokens=cached_tokens,
-            ahead_tokens=candidate.backlog_tokens,
+            prompt_tokens=prompt.prompt_tokens,
+            predicted_cached_tokens=score.cached_tokens,
+            ahead_tokens=score.ahead_tokens,
             hashes=hashes,
             first_hashes=hashes[candidate.depth.disk + candidate.coming_blocks :],
             made_at=made_at,
-            shown_cached_tokens=candidate.shown_tokens(prompt_tokens),
+            shown_cached_tokens=candidate.shown_tokens(prompt.prompt_tokens),
+            session=prompt.session,
+            running=candidate.running,
+            expected_s=score.wait_s + score.compute_s,
         )
 
     def _status_of(self, member: _Member, now: float) -> ReplicaStatus:

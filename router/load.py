@@ -13,22 +13,24 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from router.errors import KvistBug
-from router.limits import LOAD_SETTLE_S, MAX_RESERVATIONS, RATE_HIGH, RATE_LOW, RESERVATION_TTL_S
+from router.limits import LOAD_SETTLE_S, MAX_RESERVATIONS, OVERDUE_S, RESERVATION_TTL_S
+from router.rates import Arrivals, Slowness
+from router.step_rule import FIRST_COME, StepRule, left_of
 from router.wire import Load
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-RATE_DEFAULT: Final = 10_000.0
-RATE_WEIGHT: Final = 0.1
-RATE_MIN_TOKENS: Final = 2_048
+    from router.cost import Standing
 
 IDLE: Final = Load(0, 0, 0, 0, 0)
 
 
 class Reservation(msgspec.Struct):
     """One request on its way. `first_hashes` are the blocks that no earlier request on the replica provides;
-    `shown_cached_tokens` what was cached at most, of which `predicted_cached_tokens` were expected."""
+    `shown_cached_tokens` what was cached at most, of which `predicted_cached_tokens` were expected. Of others,
+    `ahead_tokens` should be computed before it is done; `overtaken_tokens` were, though they came later. `running`
+    decodes were there when it came; its first token was expected after `expected_s`."""
 
     replica: str
     block_size: int
@@ -40,6 +42,10 @@ class Reservation(msgspec.Struct):
     made_at: float
     prefilling: bool = True
     shown_cached_tokens: int = 0
+    session: str = ""
+    running: int = 0
+    expected_s: float = 0.0
+    overtaken_tokens: int = 0
 
     @property
     def uncached_tokens(self) -> int:
@@ -54,10 +60,18 @@ class ReplicaLoad:
     """
 
     __slots__ = (
-        "backlog_tokens", "fresh", "fresh_tokens", "gauge", "inflight", "inflight_blocks", "prefill_tokens", "running",
+        "arrivals", "backlog_tokens", "fresh", "fresh_tokens", "gauge", "inflight", "inflight_blocks", "last_first_at",
+        "overdue_s", "prefill_tokens", "prefilling", "rule", "running", "slowness", "standing",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, rule: StepRule = FIRST_COME) -> None:
+        self.rule = rule
+        self.arrivals = Arrivals()
+        self.slowness = Slowness()
+        self.prefilling: dict[int, Reservation] = {}  # own requests without a first token, oldest first
+        self.last_first_at = 0.0  # when the last of them got one
+        self.overdue_s = 0.0  # by which the oldest of them is late
+        self.standing: Standing | None = None  # kept ready while nothing changes it
         self.gauge = IDLE
         self.inflight: dict[int, Reservation] = {}
         self.inflight_blocks: set[int] = set()
@@ -70,8 +84,41 @@ class ReplicaLoad:
 
     def refresh(self) -> None:
         """Bring the two sums up to date, after any change."""
+        self.standing = None
         self.backlog_tokens = max(self.gauge.backlog_tokens + self.fresh_tokens, self.prefill_tokens)
         self.running = max(self.gauge.running + self.gauge.waiting + len(self.fresh), len(self.inflight))
+
+    def left_tokens(self, tokens_per_s: float, now: float) -> int:
+        """What is left of the backlog by now: what is our own has been worked on since it came, at the learnt rate.
+
+        A gauge that counts prompts whole until their first token is an upper bound."""
+        gauged = self.gauge.backlog_tokens + self.fresh_tokens
+        if not self.prefilling:
+            return gauged if self.has_foreign else 0
+        oldest = next(iter(self.prefilling.values()))
+        done = (now - max(oldest.made_at, self.last_first_at)) * tokens_per_s / self.slowness.factor
+        own = max(self.prefill_tokens - int(done), len(self.prefilling))
+        foreign = max(0, gauged - self.prefill_tokens) if self.has_foreign else 0
+        return min(max(gauged, len(self.prefilling)), own + foreign)
+
+    @property
+    def has_foreign(self) -> bool:
+        """Whether the replica has more requests than we sent it."""
+        return self.gauge.running + self.gauge.waiting > len(self.inflight) - len(self.fresh)
+
+    def ahead(self, backlog_tokens: int) -> list[int]:
+        """The prompts that `backlog_tokens` are left of, oldest first."""
+        return left_of([one.uncached_tokens for one in self.prefilling.values()], backlog_tokens, self.rule)
+
+    def on_time(self, now: float) -> None:
+        """Let time pass for what is learnt of it."""
+        self.standing = None
+        self.arrivals.refresh(now)
+        self.slowness.refresh(now)
+        self.overdue_s = 0.0
+        if self.prefilling:
+            oldest = next(iter(self.prefilling.values()))
+            self.overdue_s = max(0.0, now - oldest.made_at - 2 * oldest.expected_s - OVERDUE_S)
 
 
 class Loads:
@@ -92,9 +139,9 @@ class Loads:
     def __getitem__(self, replica: str) -> ReplicaLoad:
         return self._replicas[replica]
 
-    def add(self, replica: str) -> None:
+    def add(self, replica: str, rule: StepRule = FIRST_COME) -> None:
         """Know a replica; one that is known keeps its reservations."""
-        self._replicas.setdefault(replica, ReplicaLoad())
+        self._replicas.setdefault(replica, ReplicaLoad()).rule = rule
 
     def drop(self, replica: str) -> None:
         """Forget a replica. Its open reservations stay until they are released."""
@@ -130,14 +177,20 @@ class Loads:
         self._open[token] = replacement
         self._attach(token, replacement)
 
-    def first_token(self, token: int) -> Reservation | None:
-        """Its prompt is computed: it is no backlog any more. None when that was known, or the token is not open."""
+    def first_token(self, token: int, now: float) -> Reservation | None:
+        """Its prompt is computed: it is no backlog any more. None when that was known, or the token is not open.
+
+        O(own prompts before it on that replica)."""
         reservation = self._open.get(token)
         if reservation is None or not reservation.prefilling:
             return None
         load = self._replicas.get(reservation.replica)
         if load is not None and token in load.inflight:
             self._settle(load, token, reservation)
+            load.last_first_at = now
+            for other, waiting in load.prefilling.items():
+                if other < token:
+                    waiting.overtaken_tokens += reservation.uncached_tokens
         reservation.prefilling = False
         return reservation
 
@@ -149,7 +202,9 @@ class Loads:
         return reservation
 
     def sweep(self, now: float) -> None:
-        """Release what was never finished. O(what is released)."""
+        """Release what was never finished, and let time pass. O(replicas and what is released)."""
+        for load in self._replicas.values():
+            load.on_time(now)
         while self._open:
             oldest = next(iter(self._open))
             if self._open[oldest].made_at > now - RESERVATION_TTL_S:
@@ -163,7 +218,8 @@ class Loads:
             blocks: set[int] = set().union(*(one.first_hashes for one in mine.values()))
             if (
                 mine != load.inflight
-                or load.prefill_tokens != sum(one.uncached_tokens for one in mine.values() if one.prefilling)
+                or load.prefilling != {token: one for token, one in mine.items() if one.prefilling}
+                or load.prefill_tokens != sum(one.uncached_tokens for one in load.prefilling.values())
                 or load.fresh_tokens != sum(load.fresh.values())
                 or not load.fresh.keys() <= mine.keys()
                 or not load.inflight_blocks <= blocks
@@ -179,6 +235,7 @@ class Loads:
         load.inflight[token] = reservation
         load.inflight_blocks.update(reservation.first_hashes)
         if reservation.prefilling:
+            load.prefilling[token] = reservation
             load.prefill_tokens += reservation.uncached_tokens
             load.fresh[token] = reservation.uncached_tokens
             load.fresh_tokens += reservation.uncached_tokens
@@ -195,24 +252,7 @@ class Loads:
 
     @staticmethod
     def _settle(load: ReplicaLoad, token: int, reservation: Reservation) -> None:
+        load.prefilling.pop(token, None)
         load.prefill_tokens -= reservation.uncached_tokens
         load.fresh_tokens -= load.fresh.pop(token, 0)
         load.refresh()
-
-
-class PrefillRate:
-    """Prompt tokens per second, learnt from observed times to first token. Starts at `RATE_DEFAULT`."""
-
-    def __init__(self) -> None:
-        self.tokens_per_s = RATE_DEFAULT
-
-    def __repr__(self) -> str:
-        return f"<PrefillRate {self.tokens_per_s:.0f} tokens/s>"
-
-    def observe(self, *, tokens: int, elapsed_s: float) -> None:
-        """Take one request whose first token came after the replica had computed `tokens`. Small ones say nothing."""
-        if tokens < RATE_MIN_TOKENS or elapsed_s <= 0:
-            return
-        seen = min(max(tokens / elapsed_s, self.tokens_per_s / 4), self.tokens_per_s * 4)
-        mixed = self.tokens_per_s + RATE_WEIGHT * (seen - self.tokens_per_s)
-        self.tokens_per_s = min(max(mixed, RATE_LOW), RATE_HIGH)

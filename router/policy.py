@@ -1,28 +1,30 @@
-"""Which replica should take a prompt: the one whose predicted time to first token costs least.
+"""Which replica should take a prompt: the one where it costs least, for itself and for those who follow.
 
-    cost = (backlog + uncached · (1 + compute price)) / prefill rate + cost of the decodes that share its steps
+What a cost is made of is in router/cost.py, how an engine shares its steps in router/step_rule.py, and what is learnt
+meanwhile in router/rates.py; docs/routing.md explains the rule with pictures.
 
-The compute price stands for the delay that computing a prompt again causes to those who follow: it lets siblings wait
-for a prefix that is on its way instead of computing it twice.
-
-Scores closer than `tie_s` are equal. Equal scores break by how many such prompts the pool still takes before it evicts
+Costs closer than `tie_s` are equal. Equal costs break by how many such prompts the pool still takes before it evicts
 anything, so that new conversations share the pools evenly; then by rendezvous hash of the prefix root, so that cold
 prompts spread and the same one returns to the same replica. No randomness: equal inputs give equal rankings.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 import xxhash
 
+from router.cost import Standing, delay_s2
 from router.errors import InvalidRequest
+from router.step_rule import FIRST_COME, ahead_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from router.index import Depth
+
+UNKNOWN: Final = Standing(FIRST_COME)
 
 
 class Candidate(NamedTuple):
@@ -34,10 +36,10 @@ class Candidate(NamedTuple):
     block_size: int
     depth: Depth
     coming_blocks: int
-    backlog_tokens: int
     running: int
     room_blocks: int
     overstated_tokens: int = 0
+    standing: Standing = UNKNOWN
 
     def shown_tokens(self, prompt_tokens: int) -> int:
         """Tokens of a prompt of this length that are cached if all blocks are of use."""
@@ -47,21 +49,33 @@ class Candidate(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What is to be placed. `root` is the first block's hash, 0 for a prompt without one; `turn` counts choices."""
+    """What is to be placed. `root` is the first block's hash, 0 for a prompt without one; `turn` counts choices.
+
+    Learnt of the deployment: prompt tokens per second, by how much a decode makes a step longer, and the share of
+    prompts that compute no more than one share of a step."""
 
     prompt_tokens: int
     root: int
     turn: int
     tokens_per_s: float
+    decode_s: float = 0.0
+    short_share: float = 0.0
 
 
 class Score(NamedTuple):
-    """What a prompt costs on one replica, and what that was made of."""
+    """What a prompt costs on one replica, and what that is made of; see router/cost.py. `ahead_tokens` are computed
+    before it is done, of `backlog_tokens` that others have left."""
 
     replica: str
     cost_s: float
     cached_tokens: int
     backlog_tokens: int
+    ahead_tokens: int = 0
+    wait_s: float = 0.0
+    compute_s: float = 0.0
+    decodes_s: float = 0.0
+    others_s: float = 0.0
+    room_s: float = 0.0
 
 
 class Policy(Protocol):
@@ -71,31 +85,48 @@ class Policy(Protocol):
 
 
 class LeastTime(msgspec.Struct, frozen=True, kw_only=True):
-    """The rule above. A credit is the share of a block's computation that finding it in that tier saves."""
+    """The rule above. A credit is the share of a block's computation that finding it in that tier saves.
+
+    `compute_price` is what a second of computing costs beside the delays that are learnt: it holds siblings together
+    before any arrival rate is known. `room_price` is the share of evicted live tokens that are computed again."""
 
     gpu_credit: float = 1.0
     cpu_credit: float = 0.75
     disk_credit: float = 0.5
     compute_price: float = 0.25
-    decode_cost_s: float = 0.002
+    room_price: float = 1.0
     tie_s: float = 0.001
 
     def rank(self, candidates: Iterable[Candidate], question: Question) -> tuple[Score, ...]:
-        """O(n log n) over the candidates."""
-        prompt_tokens, root, _, tokens_per_s = question
-        ranked = []
-        backlog_s, compute_s = 1.0 / tokens_per_s, (1.0 + self.compute_price) / tokens_per_s
-        for replica, block_size, (gpu, cpu, disk), coming, backlog, running, room, overstated in candidates:
-            cached = min((disk + coming) * block_size, cacheable_tokens(prompt_tokens, block_size))
+        """O(n log n) over the candidates, and O(prompts ahead²) for those with a queue."""
+        prompt_tokens, root, _, tokens_per_s, decode_s, short_share = question
+        ranked, new, compute_price = [], tuple.__new__, self.compute_price  # a third faster built by its class
+        dear_gpu, dear_cpu, dear_disk = 1.0 - self.gpu_credit, 1.0 - self.cpu_credit, 1.0 - self.disk_credit
+        for replica, size, (gpu, cpu, disk), coming, running, room, overstated, standing in candidates:
+            cached = min((disk + coming) * size, cacheable_tokens(prompt_tokens, size))
             if overstated:
-                cached = max(0, cached - overstated) // block_size * block_size
-            dearer = (1.0 - self.gpu_credit) * (gpu + coming)
+                cached = max(0, cached - overstated) // size * size
+            dearer = dear_gpu * (gpu + coming)
             if disk > gpu:
-                dearer += (1.0 - self.cpu_credit) * (cpu - gpu) + (1.0 - self.disk_credit) * (disk - cpu)
-            uncached = prompt_tokens - cached + dearer * block_size
-            cost_s = backlog * backlog_s + uncached * compute_s + running * self.decode_cost_s
-            score = Score(replica, cost_s, cached, backlog)
-            fitting = max(room, 0) // max((prompt_tokens - cached) // block_size, 1)
+                dearer += dear_cpu * (cpu - gpu) + dear_disk * (disk - cpu)
+            rule, part, backlog, ahead, slowness, arrivals_per_s, overdue_s, live_room = standing
+            uncached = prompt_tokens - cached
+            token_s = slowness / tokens_per_s
+            compute_s = (uncached + dearer * size) * token_s
+            before = ahead_tokens(rule, ahead, uncached) if backlog else 0
+            wait_s = before * token_s + overdue_s
+            price_s = compute_s * compute_price
+            if arrivals_per_s:
+                price_s += arrivals_per_s * delay_s2(wait_s, compute_s, part * token_s, short_share)
+            decodes_s = (uncached // part + 1) * running * decode_s
+            room_s = 0.0
+            if live_room < uncached:
+                room_s = min(uncached - live_room, uncached) * token_s * self.room_price
+            cost_s = wait_s + compute_s + decodes_s + price_s + room_s
+            score = new(Score, (
+                replica, cost_s, cached, backlog, before, wait_s, compute_s, decodes_s, price_s, room_s
+            ))  # fmt: skip
+            fitting = max(room, 0) // (uncached // size or 1)
             ranked.append((round(cost_s / self.tie_s), -fitting, replica, score))
         ranked.sort()
         tied = [entry for entry in ranked if entry[:2] == ranked[0][:2]]

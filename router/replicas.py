@@ -73,10 +73,12 @@ class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class PromptBlocks(msgspec.Struct, frozen=True):
-    """A prompt to place: its length, and its block hashes for each block size present."""
+    """A prompt to place: its length, and its block hashes for each block size present. `session` is the client's name
+    of the conversation, made unique among tenants; "" when it has none."""
 
     prompt_tokens: int
     hashes: Mapping[int, Sequence[int]]
+    session: str = ""
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ import pytest
 
 from cluster.models.served import ServedModel
 from router.limits import WARM_BODY_BYTES
+from router.policy import Score
 from tests.cluster.support import REPLICA
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ async def test_a_preview_says_how_replicas_stand_and_sends_nothing(service: Serv
         answer = await (await http.post("/kvist/preview/v1/messages", json=body)).json()
         bad = await http.post("/kvist/preview/v1/messages", json={})
     assert answer["prompt_tokens"] > 0
-    assert answer["replicas"] == [{"replica": REPLICA, "cost_s": 0.5, "cached_tokens": 8, "backlog_tokens": 7}]
+    (shown,) = answer["replicas"]
+    assert shown == Score(REPLICA, 0.5, cached_tokens=8, backlog_tokens=7)._asdict()
     assert (bad.status, service.engine.generations) == (400, [])
 
 

@@ -324,7 +324,8 @@ def test_status_shows_what_operators_ask_for(fleet: Fleet) -> None:
     assert (status.predicted_cached_tokens, status.actual_cached_tokens) == (1_600, 1_584)
     assert (status.silence_s, status.behind_frames, status.open_reservations) == (0.5, 0, 1)
     assert status.problems == ()
-    assert repr(fleet) == "<Fleet m replicas=2 <Loads replicas=2 open=1 lost=0> <PrefillRate 10000 tokens/s>>"
+    loads, paces = "<Loads replicas=2 open=1 lost=0>", "<Paces 10000 tokens/s, 2.00 ms per decode>"
+    assert repr(fleet) == f"<Fleet m replicas=2 {loads} {paces}>"
 
 
 def test_another_policy_decides_when_it_is_given() -> None:
@@ -399,8 +400,8 @@ def test_a_preview_ranks_as_a_choice_would_and_reserves_nothing() -> None:
     joined(fleet, "cold")
     joined(fleet, "warm", *PROMPT)
     prompt = PromptBlocks(1_601, {16: PROMPT})
-    foretold = fleet.preview(prompt)
-    assert fleet.preview(prompt) == foretold
+    foretold = fleet.preview(prompt, 0.0)
+    assert fleet.preview(prompt, 0.0) == foretold
     assert fleet.open_reservations == 0
     assert fleet.choose(prompt, 0.0).scores == foretold
     assert [score.replica for score in foretold] == ["warm", "cold"]
@@ -409,4 +410,4 @@ def test_a_preview_ranks_as_a_choice_would_and_reserves_nothing() -> None:
 def test_a_preview_without_any_replica_says_so() -> None:
     """As a choice does."""
     with pytest.raises(NoReplica):
-        Fleet().preview(PromptBlocks(10, {}))
+        Fleet().preview(PromptBlocks(10, {}), 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -9,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from router import load as load_module
 from router.errors import KvistBug
-from router.limits import LOAD_SETTLE_S, RATE_HIGH, RATE_LOW, RESERVATION_TTL_S
-from router.load import RATE_DEFAULT, Loads, PrefillRate, Reservation
+from router.limits import LOAD_SETTLE_S, OVERDUE_S, RESERVATION_TTL_S
+from router.load import Loads, Reservation
 from router.wire import Load
 
 REPLICAS = ("a", "b")
@@ -69,8 +70,8 @@ class LoadsAgainstModel(RuleBasedStateMachine):
     def first_token(self, source: st.DataObject) -> None:
         if self.tokens:
             token = source.draw(st.sampled_from(self.tokens))
-            self.loads.first_token(token)
-            assert self.loads.first_token(token) is None
+            self.loads.first_token(token, self.now)
+            assert self.loads.first_token(token, self.now) is None
 
     @rule(source=st.data())
     def release(self, source: st.DataObject) -> None:
@@ -133,7 +134,7 @@ def test_own_requests_without_a_first_token_are_a_floor_of_the_backlog(loads: Lo
     token = loads.reserve(reservation(at=0.0))
     loads.on_gauge("a", gauge(0), 5.0)
     assert loads["a"].backlog_tokens == 60
-    loads.first_token(token)
+    loads.first_token(token, 0.0)
     assert loads["a"].backlog_tokens == 0
     assert loads["a"].running == 1
     loads.release(token)
@@ -163,9 +164,9 @@ def test_a_replica_that_left_and_came_back_starts_without_load(loads: Loads) -> 
     """Requests of before are released without touching the new account."""
     token, other = loads.reserve(reservation()), loads.reserve(reservation())
     loads.drop("a")
-    loads.first_token(other)
+    loads.first_token(other, 0.0)
     loads.add("a")
-    loads.first_token(token)
+    loads.first_token(token, 0.0)
     loads.release(token)
     loads.release(other)
     assert loads["a"].backlog_tokens == 0
@@ -181,22 +182,43 @@ def test_check_integrity_notices_a_sum_that_is_off(loads: Loads) -> None:
         loads.check_integrity()
 
 
-def test_the_prefill_rate_follows_what_is_seen_within_bounds() -> None:
-    """Slowly, unmoved by one outlier or by requests too small to tell. RATE_LOW and RATE_HIGH stop absurd times from
-    making all replicas look equally bad, or all waiting free."""
-    rate = PrefillRate()
-    rate.observe(tokens=10, elapsed_s=1.0)
-    rate.observe(tokens=10_000, elapsed_s=0.0)
-    assert rate.tokens_per_s == RATE_DEFAULT
-    rate.observe(tokens=10_000, elapsed_s=1e-9)
-    assert rate.tokens_per_s <= RATE_DEFAULT * 1.31
-    for _ in range(500):
-        rate.observe(tokens=50_000, elapsed_s=1.0)
-    assert rate.tokens_per_s == pytest.approx(50_000, rel=0.01)
-    for _ in range(500):
-        rate.observe(tokens=50_000, elapsed_s=1e9)
-    assert rate.tokens_per_s == RATE_LOW
-    for _ in range(500):
-        rate.observe(tokens=50_000, elapsed_s=1e-9)
-    assert rate.tokens_per_s == RATE_HIGH
-    assert repr(rate) == "<PrefillRate 10000000 tokens/s>"
+def test_what_is_our_own_is_worked_on_from_when_it_came_or_the_one_before_it_was_done(loads: Loads) -> None:
+    """At the learnt rate; it is never taken for done before its first token."""
+    first = loads.reserve(reservation(tokens=1_000, cached=0, at=10.0))
+    loads.reserve(reservation(tokens=500, cached=0, at=11.0))
+    load = loads["a"]
+    assert load.left_tokens(100.0, 12.0) == 1_300
+    assert load.ahead(1_300) == [800, 500]
+    assert load.left_tokens(100.0, 60.0) == 2
+    loads.first_token(first, 20.0)
+    assert load.left_tokens(100.0, 21.0) == 400
+
+
+def test_what_a_gauge_counts_beyond_our_own_requests_is_somebody_elses(loads: Loads) -> None:
+    """It stands first, and does not shrink until the gauge says so."""
+    loads.reserve(reservation(tokens=1_000, cached=0, at=10.0))
+    loads.on_gauge("a", gauge(5_000, running=1, waiting=1), 10.0 + 2 * LOAD_SETTLE_S)
+    assert loads["a"].left_tokens(100.0, 12.0) == 4_800
+    assert loads["a"].ahead(4_800) == [3_800, 1_000]
+    loads.on_gauge("a", gauge(5_000, waiting=1), 12.0)
+    assert loads["a"].left_tokens(100.0, 12.0) == 800
+
+
+def test_overdue_s_stops_more_prompts_from_joining_a_stuck_one(loads: Loads) -> None:
+    """A prefill may take twice as long as expected and a little; then its replica is late, until it is done."""
+    token = loads.reserve(msgspec.structs.replace(reservation(at=10.0), expected_s=3.0))
+    loads.sweep(16.0 + OVERDUE_S)
+    assert loads["a"].overdue_s == 0.0
+    loads.sweep(20.0 + OVERDUE_S)
+    assert loads["a"].overdue_s == 4.0
+    loads.first_token(token, 21.0)
+    loads.sweep(22.0)
+    assert loads["a"].overdue_s == 0.0
+
+
+def test_a_later_prompt_that_is_done_first_is_noted_for_those_it_overtook(loads: Loads) -> None:
+    """What is learnt of the rate counts its work."""
+    tokens = [loads.reserve(reservation(tokens=size, cached=0)) for size in (900, 30, 20)]
+    loads.first_token(tokens[1], 1.0)
+    overtaken = [one.overtaken_tokens for token in tokens if (one := loads.find(token)) is not None]
+    assert overtaken == [30, 0, 0]
