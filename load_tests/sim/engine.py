@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from load_tests.sim.pool import NO_SLOTS, Ints, RunPool, packed_of
+from load_tests.sim.pool import NO_SLOTS, Hashes, Ints, RunPool
 from router.errors import InvalidRequest
 from router.wire import Load
 
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
 class Job(NamedTuple):
     """What one request asks of an engine. `hashes` are those of all blocks that its prompt and its answer but the last
-    token fill."""
+    token fill; `packed` are the same as an array."""
 
     request: int
     prompt_tokens: int
     output_tokens: int
     hashes: Sequence[int]
+    packed: Hashes
 
 
 class FirstToken(NamedTuple):
@@ -61,7 +62,7 @@ class _Request:
     def __init__(self, job: Job, *, capacity_tokens: int) -> None:
         self.job = job
         self.hashes = job.hashes
-        self.packed = packed_of(job.hashes)
+        self.packed = job.packed
         self.tokens = job.prompt_tokens
         self.last_tokens = min(job.prompt_tokens + job.output_tokens, capacity_tokens)
         self.cached_tokens = -1
@@ -229,10 +230,29 @@ class Engine:
                 one.tokens += plain
         if not self._last:
             return StepEnd(now, (), (), ())
-        if not self._is_scheduled:
-            for one in self._running:
-                self._assign(one, 1)
-        return self._results(now)
+        return self._results(now) if self._is_scheduled else self._decoded(now)
+
+    def _decoded(self, now: float) -> StepEnd:
+        """A step of decodes only, for which there is room."""
+        size, pool = self._size, self.pool
+        finished: list[int] = []
+        self.decoded_tokens += len(self._running)
+        for one in self._running:
+            place = one.computed % size
+            if not place:
+                pool.take(1)
+                one.unnamed += 1
+            one.computed += 1
+            one.tokens += 1
+            if place == size - 1:
+                one.slots.append(pool.name_one(one.hashes[one.named]))
+                one.named += 1
+                one.unnamed -= 1
+            if one.tokens >= one.last_tokens:
+                finished.append(one.job.request)
+        if finished:
+            self._let_go()
+        return StepEnd(now, (), tuple(finished), tuple(pool.take_ops()))
 
     def _results(self, now: float) -> StepEnd:
         """Finish every request's part of the step; who has all tokens computed gets the next one."""

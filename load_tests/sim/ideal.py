@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from load_tests.sim.pool import RunPool, packed_of
+from load_tests.sim.pool import RunPool
 
 if TYPE_CHECKING:
     from load_tests.sim.calibration import Calibration
@@ -36,7 +36,7 @@ def capacity_tokens(workload: Workload, pool_blocks: int) -> list[int]:
         if len(hashes) >= pool_blocks:
             found.append(0)
             continue
-        packed = packed_of(hashes)
+        packed = request.packed()
         slots = pool.match(hashes, packed, (request.prompt_tokens - 1) // workload.block_size)
         depth = len(slots)
         found.append(depth * workload.block_size)

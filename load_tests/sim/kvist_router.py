@@ -61,7 +61,7 @@ class KvistPlacing:
         """Choose and reserve. While no replica is routable, ask again after a tick."""
         self._release(asked.request, now)
         self.fleet.sweep(now)
-        prompt = PromptBlocks(asked.prompt_tokens, dict.fromkeys(self.fleet.block_sizes, asked.hashes))
+        prompt = PromptBlocks(asked.prompt_tokens, dict.fromkeys(self.fleet.block_sizes, asked.hashes), asked.session)
         try:
             decision = self.fleet.choose(prompt, now)
         except NoReplica:

@@ -43,7 +43,9 @@ class RunPool:
         self._first: dict[int, int] = {}  # hash → the slot of its oldest copy
         self._copies: dict[int, list[int]] = {}  # hash → slots of the others, oldest first
         self._groups: deque[tuple[int, Ints]] = deque()
-        self._at = 0  # how far the oldest group has been used up
+        self._oldest = NO_SLOTS  # the group that is being used up, up to `_at`
+        self._oldest_group = -1
+        self._at = 0
         self._next_group = 0
         self._trails: dict[int, Ints] = {}  # last block of a released prompt → its slots
         self._ops: list[Op] = []
@@ -101,6 +103,19 @@ class RunPool:
             self._name_beside_others(hashes, taken)
         return slots
 
+    def name_one(self, key: int) -> Ints:
+        """As `name`, for the one block that an answer fills now and then."""
+        slot = self._slots.pop()
+        self._hash_of[slot] = key
+        self._users[slot] = 1
+        self._is_first[slot] = is_new = key not in self._first
+        if is_new:
+            self._first[key] = slot
+            self._tell(Stored, (key,))
+        else:
+            self._copies.setdefault(key, []).append(slot)
+        return np.array([slot], np.int64)
+
     def release(self, slots: Ints, *, unnamed: int = 0, found: int = 0) -> None:
         """One user less of each slot of one prompt, given in its order, and of its last blocks without content. The
         first `found` of the slots were a hit."""
@@ -154,17 +169,34 @@ class RunPool:
 
     def _evict(self, count: int) -> None:
         while count:
-            group, slots = self._groups[0]
-            asked = slots[self._at : self._at + count]
-            if not len(asked):
-                self._groups.popleft()
-                self._at = 0
-                continue
+            if self._at == len(self._oldest):
+                self._oldest_group, slots = self._groups.popleft()
+                self._oldest, self._at = slots[self._is_evictable(slots)], 0
+            asked = self._oldest[self._at : self._at + count]
             self._at += len(asked)
-            victims = asked[(self._users[asked] == 0) & (self._group_of[asked] == group)]
+            victims = asked[self._is_evictable(asked)]
             count -= len(victims)
-            if len(victims):
+            if len(victims) == 1:
+                self._forget_one(int(victims[0]))
+            elif len(victims):
                 self._forget(victims)
+
+    def _is_evictable(self, slots: Ints) -> NDArray[np.bool_]:
+        """Which slots of the oldest group nobody uses or has used since. Who falls out once never comes back to it."""
+        found: NDArray[np.bool_] = (self._users[slots] == 0) & (self._group_of[slots] == self._oldest_group)
+        return found
+
+    def _forget_one(self, slot: int) -> None:
+        """As `_forget`, for the one block that an answer needs now and then."""
+        key = int(self._hash_of[slot])
+        self._group_of[slot] = -1
+        self._slots.append(slot)
+        is_gone = self._is_last_copy(key, slot)
+        self._is_first[slot] = False
+        if is_gone:
+            self._trails.pop(key, None)
+            self.evicted_blocks += 1
+            self._tell(Removed, (key,))
 
     def _forget(self, victims: Ints) -> None:
         hashes: list[int] = self._hash_of[victims].tolist()

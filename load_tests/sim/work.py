@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from router.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 
 class Run(NamedTuple):
@@ -42,6 +46,11 @@ class SimRequest(NamedTuple):
     def hashes(self) -> list[int]:
         """All block ids. O(blocks)."""
         return hashes_of(self.runs)
+
+    def packed(self) -> NDArray[np.uint64]:
+        """The same as an array. O(blocks)."""
+        rows = [np.arange(first, first + blocks, dtype=np.uint64) for first, blocks in self.runs]
+        return np.concatenate(rows) if rows else np.empty(0, np.uint64)
 
 
 class Workload(NamedTuple):

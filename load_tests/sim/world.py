@@ -193,7 +193,10 @@ class World:
         fate.placed.append(answer)
         replica = self._replicas[self._at_name[answer]]
         there_at = now + self.cluster.front_s
-        replica.underway[index] = Job(index, request.prompt_tokens, request.output_tokens, hashes), there_at
+        replica.underway[index] = (
+            Job(index, request.prompt_tokens, request.output_tokens, hashes, request.packed()),
+            there_at,
+        )
         if there_at > now:
             self._push(there_at, Kind.SUBMIT, index)
         else:

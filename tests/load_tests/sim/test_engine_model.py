@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from load_tests.sim.engine import Engine, Job
+from load_tests.sim.pool import packed_of
 from router.hashing import block_hashes, seed_of
 from router.wire import Removed, Stored
 from workers.engine import Generation, Sampling
@@ -137,7 +138,8 @@ def fast(settings_: SimParameters, work: list[Turn], looks: list[float]) -> Stor
         for index, turn in batch:
             data = struct.pack(f"<{len(turn.tokens) - 1}I", *turn.tokens[:-1])
             hashes = block_hashes(data, block_size=BLOCK, seed=seed_of("simulator", salt=""))
-            engine.submit(Job(index, turn.prompt_tokens, len(turn.tokens) - turn.prompt_tokens, hashes), now)
+            output_tokens = len(turn.tokens) - turn.prompt_tokens
+            engine.submit(Job(index, turn.prompt_tokens, output_tokens, hashes, packed_of(hashes)), now)
         take(now)
     assert not engine.requests
     return story
