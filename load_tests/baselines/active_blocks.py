@@ -30,12 +30,14 @@ class ActiveBlocks:
     def __repr__(self) -> str:
         return f"<ActiveBlocks {len(self)}>"
 
-    def known(self, hashes: Sequence[int]) -> int:
-        """How many of a prompt's blocks are in use already. O(log prompt)."""
+    def with_prompt(self, hashes: Sequence[int]) -> int:
+        """How many they would be with a prompt. O(log prompt)."""
         blocks = self._blocks
         if not hashes or hashes[0] not in blocks:
-            return 0
-        return len(hashes) if hashes[-1] in blocks else held(hashes[::-1], blocks)
+            return len(blocks) + len(hashes)
+        if hashes[-1] in blocks:
+            return len(blocks)
+        return len(blocks) + len(hashes) - held(hashes[::-1], blocks)
 
     def add(self, request: int, hashes: Sequence[int]) -> None:
         """A request uses these blocks. Its number must be new."""

@@ -8,10 +8,11 @@ For each replica, in blocks:
     cost    = prefill load scale · max(prefill − credit, 0) + decode
 
 The least cost wins, equal ones by chance. A request is charged with the tokens that the index did not show as cached
-when it was placed, until its first token, and with its blocks until it ends; output blocks are not counted. Blocks
-come from the engines' events. From the documentation and source of ai-dynamo/dynamo (`kv-router`, scheduling), and
-compared with the real one by `load_tests.baselines.agreement`. The tuned parameters are those of its published
-Mooncake study (`prefill_load_scale` 32) and of its thread 11714 (`overlap_score_credit` 1.5).
+when it was placed (those of slower tiers in part, as above), until its first token, and with its full blocks until it
+ends; neither the rest of its prompt nor its output counts as a block. Cached blocks come from the engines' events. From
+the documentation and source of ai-dynamo/dynamo (`kv-router`, scheduling), and compared with the real one by
+`load_tests.baselines.agreement`. The tuned parameters are those of its published Mooncake study (`prefill_load_scale`
+32) and of its thread 11714 (`overlap_score_credit` 1.5).
 """
 
 from __future__ import annotations
@@ -43,12 +44,21 @@ DEFAULTS: Final = CostParameters()
 TUNED: Final = CostParameters(prefill_load_scale=32.0, overlap_score_credit=1.5)
 
 
+class CostParts(NamedTuple):
+    """Cached blocks of a prompt, tokens to prefill with it, and different blocks in use with it."""
+
+    cached: Depth
+    prefill_tokens: int
+    decode_blocks: int
+
+
 class _Slot:
     """The work of one replica that this router has booked."""
 
-    __slots__ = ("blocks", "prefill_tokens")
+    __slots__ = ("block_size", "blocks", "prefill_tokens")
 
-    def __init__(self) -> None:
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
         self.blocks = ActiveBlocks()
         self.prefill_tokens = 0
 
@@ -65,7 +75,7 @@ class Dynamo(Informed):
     def join(self, replica: ReplicaSpec, now: float) -> None:
         """A replica exists, without work."""
         super().join(replica, now)
-        self._slots[replica.name] = _Slot()
+        self._slots[replica.name] = _Slot(replica.block_size)
 
     def leave(self, replica: str, now: float) -> None:
         """A replica is gone, with its work."""
@@ -74,19 +84,22 @@ class Dynamo(Informed):
 
     def costs(self, asked: Asked) -> dict[str, float]:
         """Every known replica's cost for a prompt, in blocks. O(replicas · log prompt)."""
-        scale, credit_per_block = self._parameters
-        hashes, tokens, prompt_blocks = asked.hashes, asked.prompt_tokens, len(asked.hashes)
+        scale, overlap_credit = self._parameters
+        hashes, tokens = asked.hashes, asked.prompt_tokens
         depths = self._index.match(hashes, self._replicas)
         costs: dict[str, float] = {}
-        for name, spec in self._replicas.items():
-            slot = self._slots[name]
-            prefill = (slot.prefill_tokens + tokens) / spec.block_size
+        for name, slot in self._slots.items():
+            prefill = (slot.prefill_tokens + tokens) / slot.block_size
             if name in depths:
-                gpu, cpu, disk = depths[name]
-                prefill -= credit_per_block * gpu + HOST_CREDIT * (cpu - gpu) + DISK_CREDIT * (disk - cpu)
-            decode = len(slot.blocks) + prompt_blocks - slot.blocks.known(hashes)
-            costs[name] = (scale * prefill if prefill > 0 else 0.0) + decode
+                prefill -= _weighted(overlap_credit, depths[name])
+            costs[name] = scale * max(prefill, 0.0) + slot.blocks.with_prompt(hashes)
         return costs
+
+    def parts(self, replica: str, asked: Asked) -> CostParts:
+        """What the cost of a known replica is made of."""
+        slot = self._slots[replica]
+        cached = self._index.match(asked.hashes, (replica,)).get(replica, NOTHING)
+        return CostParts(cached, slot.prefill_tokens + asked.prompt_tokens, slot.blocks.with_prompt(asked.hashes))
 
     def check_integrity(self) -> None:
         """Raise `KvistBug` when the booked work is not that of the requests. O(all blocks)."""
@@ -109,7 +122,7 @@ class Dynamo(Informed):
         del now
         slot = self._slots[replica]
         cached = self._index.match(asked.hashes, (replica,)).get(replica, NOTHING)
-        tokens = max(asked.prompt_tokens - cached.gpu * self._replicas[replica].block_size, 0)
+        tokens = max(asked.prompt_tokens - round(_weighted(1.0, cached) * slot.block_size), 0)
         self._charged[asked.request] = tokens
         slot.prefill_tokens += tokens
         slot.blocks.add(asked.request, asked.hashes)
@@ -121,3 +134,9 @@ class Dynamo(Informed):
     def _left(self, request: int, placed: Placed) -> None:
         self._computed(placed)
         self._slots[placed.replica].blocks.remove(request, placed.asked.hashes)
+
+
+def _weighted(gpu_credit: float, cached: Depth) -> float:
+    """Cached blocks, by what they are worth."""
+    gpu, cpu, disk = cached
+    return gpu_credit * gpu + HOST_CREDIT * (cpu - gpu) + DISK_CREDIT * (disk - cpu)

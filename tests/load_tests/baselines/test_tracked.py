@@ -26,6 +26,12 @@ def test_an_unknown_policy_names_the_known_ones() -> None:
         policy_named("best", seed=1)
 
 
+def test_kvists_own_router_is_one_of_them() -> None:
+    rule = policy_named(KVIST, seed=1)
+    rule.join(spec("a"), 0.0)
+    assert rule.place(asked(1, chain(1, 5)), 0.0) == "a"
+
+
 @pytest.mark.parametrize("name", BASELINES)
 def test_without_a_replica_there_is_no_choice(name: str) -> None:
     with pytest.raises(NoReplica):
