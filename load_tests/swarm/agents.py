@@ -93,10 +93,10 @@ def make_head(settings: Settings, kind: int) -> Head:
 
 
 def tool_round(rng: random.Random, head: Head, library: Library, chars: int) -> ToolRound:
-    """A call of one of the head's tools that shows `chars` of a source file."""
+    """One of the head's tools shows `chars` of a source file."""
     path, shown = library.excerpt(rng, chars)
     tool = rng.choice(head.tools)["name"] if head.tools else "read"
-    return ToolRound(call_id=f"toolu_{rng.randrange(16**24):024x}", tool=tool, path=path, result=shown)
+    return ToolRound(tool=tool, path=path, result=shown)
 
 
 def _task(number: int, rng: random.Random) -> Ask:

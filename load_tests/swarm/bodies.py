@@ -58,7 +58,7 @@ def _chat(prompt: Prompt, attribution: str | None) -> Json:
         lines.append(prompt.head.system)
         fields = {"tools": [_function(tool) for tool in prompt.head.tools]} if prompt.head.tools else {}
     system = [{"role": "system", "content": "\n".join(lines)}] if lines else []
-    return fields | {"messages": [*system, *(_chat_message(message) for message in prompt.messages)]}
+    return fields | {"messages": [*system, *(one for message in prompt.messages for one in _chat_messages(message))]}
 
 
 def _function(tool: Json) -> Json:
@@ -66,13 +66,18 @@ def _function(tool: Json) -> Json:
     return {"type": "function", "function": described}
 
 
-def _chat_message(message: Json) -> Json:
-    first = message["content"][0]
-    if first["type"] == "tool_result":
-        return {"role": "tool", "tool_call_id": first["tool_use_id"], "content": first["content"]}
-    text = "".join(block["text"] for block in message["content"] if block["type"] == "text")
-    calls = [_call(block) for block in message["content"] if block["type"] == "tool_use"]
-    return {"role": message["role"], "content": text} | ({"tool_calls": calls} if calls else {})
+def _chat_messages(message: Json) -> list[Json]:
+    """Results of tools are messages of their own; thinking is not sent back."""
+    results = [block for block in message["content"] if block["type"] == "tool_result"]
+    made = [{"role": "tool", "tool_call_id": block["tool_use_id"], "content": block["content"]} for block in results]
+    rest = [block for block in message["content"] if block["type"] in ("text", "tool_use")]
+    return [*made, _chat_message(message["role"], rest)] if rest or not made else made
+
+
+def _chat_message(role: str, blocks: list[Json]) -> Json:
+    text = "".join(block["text"] for block in blocks if block["type"] == "text")
+    calls = [_call(block) for block in blocks if block["type"] == "tool_use"]
+    return {"role": role, "content": text} | ({"tool_calls": calls} if calls else {})
 
 
 def _call(block: Json) -> Any:

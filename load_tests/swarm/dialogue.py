@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from load_tests.bench.ingress_bodies import Head, Json, text_block
-from load_tests.swarm.scenario import Blocks, ToolRound
+from load_tests.swarm.scenario import Ask, Blocks, ToolRound
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from load_tests.swarm.block_text import BlockTexts
     from load_tests.swarm.scenario import Turn
 
-NO_ANSWER = "(no answer)"
-"""Stands where an assistant's turn must be and none came."""
+NOT_RUN: Final = "(not run)"
+"""The result of a call that the script has none for."""
 
 
 class Prompt(NamedTuple):
@@ -25,7 +27,8 @@ class Prompt(NamedTuple):
 class Dialogue:
     """Turns in, prompts out. Messages are never changed once made, so that forks may share them.
 
-    Invariant: messages alternate, beginning with the user; the last is the assistant's where an answer was taken.
+    Nothing is put into the assistant's mouth: a tool round answers the calls of the last answer, and is told in the
+    user's words where that answer called nothing. Invariant: messages alternate, beginning with the user.
     """
 
     def __init__(self, head: Head | None, texts: BlockTexts | None = None, messages: tuple[Json, ...] = ()) -> None:
@@ -42,34 +45,38 @@ class Dialogue:
         if isinstance(content, Blocks):
             assert self._texts is not None
             return self._texts.prompt(content)
-        if isinstance(content, ToolRound):
-            self._messages += self._tool_round(content)
-        else:
-            self._messages += ({"role": "user", "content": [text_block(content.text)]},)
+        self._messages += ({"role": "user", "content": self._user_blocks(content)},)
         return Prompt(self._head, self._messages)
 
-    def answered(self, text: str) -> None:
-        """Take what the assistant said, or as much of it as came. Empty text is told in words: APIs refuse it."""
+    def answered(self, blocks: Sequence[Json]) -> None:
+        """Take what the assistant said, or as much of it as came."""
         if self._messages:
-            self._messages += ({"role": "assistant", "content": [text_block(text.strip() or NO_ANSWER)]},)
+            self._messages += (assistant(blocks),)
 
     def fork(self) -> Dialogue:
         """A conversation of its own that begins with all of this one."""
         return Dialogue(self._head, self._texts, self._messages)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError when roles do not alternate."""
+        """Raise AssertionError when roles do not alternate, or a call has no result right after it."""
         roles = [message["role"] for message in self._messages]
         assert roles == [("user", "assistant")[at % 2] for at in range(len(roles))]
+        for message, answer in zip(self._messages[1::2], self._messages[2::2], strict=False):
+            results = [block["tool_use_id"] for block in answer["content"] if block["type"] == "tool_result"]
+            assert results == _calls(message)
 
-    def _tool_round(self, content: ToolRound) -> tuple[Json, ...]:
-        """The call joins the answer before it, which is replaced, and its result is the user's turn."""
-        call = {"type": "tool_use", "id": content.call_id, "name": content.tool, "input": {"path": content.path}}
-        result = {"type": "tool_result", "tool_use_id": content.call_id, "content": content.result}
-        *before, answer = self._messages
-        self._messages = tuple(before)
-        called = answer | {"content": [*answer["content"], call]}
-        return called, {"role": "user", "content": [result]}
+    def _user_blocks(self, content: Ask | ToolRound) -> list[Json]:
+        calls = _calls(self._messages[-1]) if self._messages else []
+        if not calls:
+            return [text_block(content.text if isinstance(content, Ask) else f"{content.title}\n{content.result}")]
+        first = content.result if isinstance(content, ToolRound) else NOT_RUN
+        results = [_result(call, NOT_RUN if at else first) for at, call in enumerate(calls)]
+        return [*results, text_block(content.text)] if isinstance(content, Ask) else results
+
+
+def assistant(blocks: Sequence[Json]) -> Json:
+    """An answer as a message."""
+    return {"role": "assistant", "content": list(blocks)}
 
 
 def prompt_text(prompt: Prompt) -> str:
@@ -78,9 +85,12 @@ def prompt_text(prompt: Prompt) -> str:
     return head + "".join(map(_message_text, prompt.messages))
 
 
-def answer_text(text: str) -> str:
-    """How an answer would go on in `prompt_text`."""
-    return f"\n<assistant>\n{text.strip() or NO_ANSWER}"
+def _calls(message: Json) -> list[str]:
+    return [block["id"] for block in message["content"] if block["type"] == "tool_use"]
+
+
+def _result(call_id: str, text: str) -> Json:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": text}
 
 
 def _message_text(message: Json) -> str:
@@ -88,6 +98,12 @@ def _message_text(message: Json) -> str:
 
 
 def _block_text(block: Json) -> str:
-    if block["type"] == "tool_use":
-        return f"\n<call {block['id']} {block['name']} {block['input']}>"
-    return str(block["text"] if block["type"] == "text" else block["content"])
+    match block["type"]:
+        case "tool_use":
+            return f"\n<call {block['id']} {block['name']} {block['input']}>"
+        case "thinking":
+            return str(block["thinking"])
+        case "tool_result":
+            return f"\n<result {block['tool_use_id']}>{block['content']}"
+        case _:
+            return str(block["text"])

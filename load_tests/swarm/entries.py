@@ -28,7 +28,7 @@ class Asked(NamedTuple):
 
 def unfinished(asked: Asked, settings: Settings, *, now_s: float) -> Entry:
     """The run was stopped at `now_s`, before an answer."""
-    return _entry(asked, settings, asked.sent_s, "unfinished", last_token_s=max(asked.sent_s, now_s))
+    return _entry(asked, settings, asked.sent_s, "unfinished", last_token_s=round(max(asked.sent_s, now_s), 6))
 
 
 def entry_of(asked: Asked, answer: Answer, settings: Settings, *, start_s: float) -> Entry:

@@ -12,6 +12,7 @@ import itertools
 import random
 from typing import TYPE_CHECKING
 
+from load_tests.bench.ingress_bodies import text_block
 from load_tests.swarm.player import Step
 from load_tests.swarm.schedule import agent_starts, due_times, rotation
 from load_tests.swarm.settings import DEFAULT_AGENTS
@@ -89,7 +90,7 @@ class Swarm:
                     open_talks[session.number] = self._player.begin(f"session-{session.number}", session)
                 who, dialogue = open_talks[session.number]
                 prompt = dialogue.ask(turn)
-                dialogue.answered(turn.said)
+                dialogue.answered([text_block(turn.said)])
                 if number == len(session.turns) - 1:
                     del open_talks[session.number]
                 await self._clock.wait_until(due_s)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from load_tests.prose import attribution_header
 from load_tests.swarm.bodies import Caller, encode
-from load_tests.swarm.dialogue import Dialogue, answer_text, prompt_text
+from load_tests.swarm.dialogue import Dialogue, Prompt, assistant, prompt_text
 from load_tests.swarm.endpoint import Call
 from load_tests.swarm.entries import Asked, entry_of, unfinished
 from load_tests.swarm.ideal import InfiniteCache
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from load_tests.swarm.block_text import BlockTexts
-    from load_tests.swarm.dialogue import Prompt
     from load_tests.swarm.endpoint import Answer
     from load_tests.swarm.ledger import Entry
     from load_tests.swarm.run_clock import RunClock
@@ -110,7 +109,7 @@ class Player:
             if not await self._clock.wait_until(due_s):
                 return
             answer = await self.request(Step(who, number, turn, due_s), dialogue.ask(turn))
-            dialogue.answered(answer.stream.text)
+            dialogue.answered(answer.stream.answer.blocks())
             if answer.status in FINAL_STATUSES:
                 return
             await self._join(who, turn.branches, dialogue)
@@ -141,8 +140,9 @@ class Player:
         except asyncio.CancelledError:
             self._watcher.ended(unfinished(asked, self._settings, now_s=self._clock.now_s()))
             raise
-        if answer.stream.text:
-            self._cache.see(text + answer_text(answer.stream.text))
+        if answer.stream.pieces:
+            said = assistant(answer.stream.answer.blocks())
+            self._cache.see(prompt_text(Prompt(prompt.head, (*prompt.messages, said))))
         self._watcher.ended(entry_of(asked, answer, self._settings, start_s=self._clock.start_s))
         return answer
 

@@ -22,12 +22,16 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
 
 
 class ToolRound(msgspec.Struct, frozen=True, tag=True):
-    """The last answer called a tool, and this came back."""
+    """What a tool gave back: for the call that the last answer made, if it made one."""
 
-    call_id: str
     tool: str
     path: str
     result: str
+
+    @property
+    def title(self) -> str:
+        """How a user tells of it when no call was made."""
+        return f"Output of {self.tool} {self.path}:"
 
 
 class Blocks(msgspec.Struct, frozen=True, tag=True):

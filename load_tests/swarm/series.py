@@ -35,15 +35,15 @@ def seconds_of(entries: Sequence[Entry], *, step_s: float, warmup_s: float) -> l
         ended[int(entry.last_token_s // step_s)] += 1
     in_flight = accumulate(more - less for more, less in zip(begun, ended, strict=True))
     return [
-        _second(group, at_s=at * step_s, is_measured=at * step_s >= warmup_s, in_flight=left)
+        _second(group, at_s=at * step_s, warmup_s=warmup_s, in_flight=left)
         for at, (group, left) in enumerate(zip(groups, in_flight, strict=True))
     ]
 
 
-def _second(entries: Sequence[Entry], *, at_s: float, is_measured: bool, in_flight: int) -> Second:
+def _second(entries: Sequence[Entry], *, at_s: float, warmup_s: float, in_flight: int) -> Second:
     return Second(
         at_s=at_s,
-        is_measured=is_measured,
+        is_measured=all(entry.is_measured for entry in entries) if entries else at_s >= warmup_s,
         requests=len(entries),
         completed=sum(entry.outcome == "completed" for entry in entries),
         cancelled=sum(entry.outcome == "cancelled" for entry in entries),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from load_tests.stream_events import READERS
+from load_tests.swarm.answer_blocks import AnswerBlocks
 
 if TYPE_CHECKING:
     from load_tests.client import Api
@@ -27,7 +28,7 @@ class StreamReader:
         self._read = READERS[api]
         self._decoder = msgspec.json.Decoder(dict[str, Any])
         self._rest = b""
-        self._said: list[str] = []
+        self.answer = AnswerBlocks(api)
         self.pieces = 0
         self.first_s: float | None = None
         self.last_s: float | None = None
@@ -38,11 +39,6 @@ class StreamReader:
 
     def __repr__(self) -> str:
         return f"<StreamReader {self.pieces} pieces, complete={self.is_complete}, error={self.error}>"
-
-    @property
-    def text(self) -> str:
-        """What was said so far."""
-        return "".join(self._said)
 
     def feed(self, data: bytes, now_s: float) -> None:
         """Take what arrived at `now_s`. Lines may be cut anywhere."""
@@ -64,7 +60,9 @@ class StreamReader:
             self.is_complete = self.is_complete or data == DONE
             return
         try:
-            event = self._read(self._decoder.decode(data))
+            decoded = self._decoder.decode(data)
+            event = self._read(decoded)
+            self.answer.take(decoded)
         except (msgspec.DecodeError, AttributeError, KeyError, TypeError):
             self.error = self.error or "bad_stream"
             return
@@ -73,11 +71,10 @@ class StreamReader:
         self.usage |= event.usage
         self.is_complete = self.is_complete or event.is_last
         if event.has_token:
-            self._token(event.text, now_s)
+            self._token(now_s)
 
-    def _token(self, text: str, now_s: float) -> None:
+    def _token(self, now_s: float) -> None:
         self.pieces += 1
-        self._said.append(text)
         if self.last_s is None:
             self.first_s = now_s
         else:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class About(NamedTuple):
-    """What a summary tells besides numbers. `ended_s` is when the run was over, from its start."""
+    """What a summary tells besides numbers. `ended_s` is when the run was over, from its start; `measured_s` is given
+    where the ledger is one of several runs."""
 
     settings: Settings
     url: str
@@ -28,6 +29,7 @@ class About(NamedTuple):
     versions: dict[str, str]
     machine: dict[str, Any]
     label: str = "swarm"
+    measured_s: float | None = None
 
 
 def summarise(entries: Sequence[Entry], about: About) -> Summary:
@@ -160,6 +162,8 @@ def _outcomes(entries: Sequence[Entry]) -> dict[Outcome, int]:
 
 def _measured_s(measured: Sequence[Entry], about: About) -> float:
     """From the warm-up's end to the end of sending, or to the last answer when the workload ended before."""
+    if about.measured_s is not None:
+        return about.measured_s
     settings = about.settings
     last_s = max((entry.last_token_s for entry in measured), default=settings.warmup_s)
     return max(0.0, min(settings.end_s, about.ended_s, last_s) - settings.warmup_s)
