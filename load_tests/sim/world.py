@@ -110,7 +110,8 @@ class World:
 
     def _plan_ahead(self) -> None:
         for index, replica in enumerate(self._replicas):
-            self._push(0.0, Kind.JOIN, index)
+            if not any(absence.from_s <= 0 for absence in replica.plan.absences):
+                self._push(0.0, Kind.JOIN, index)
             for absence in replica.plan.absences:
                 self._push(absence.from_s, Kind.LEAVE, index)
                 self._push(absence.until_s, Kind.JOIN, index)
@@ -137,8 +138,6 @@ class World:
 
     def _join(self, index: int, now: float) -> None:
         replica = self._replicas[index]
-        if replica.engine is not None:
-            return  # an absence that began at 0
         plan = replica.plan
         replica.life += 1
         replica.engine = Engine(plan.parameters, speed=plan.speed)
