@@ -63,5 +63,13 @@ bench-stages: env ## Where the time of a warm turn goes, each step beside its bu
 swarm: env ## 200 agents on 8 simulated replicas of this machine: out/swarm.json, .csv, .jsonl and .html
 	@$(BIN)/kvist swarm --local 8 --agents 200 --duration 60 --warmup 20 --slo-ttft-ms 2000 --slo-itl-ms 100
 
+compare: env ## The same swarm on Kvist and on a peer: PEER=dynamo or PEER=ray-kv-aware, installed where they are missing
+	@[ -x "$${KVIST_LAB:-$$HOME/.cache/kvist-lab}/$(PEER)/bin/python" ] || bash load_tests/peers/make_$(subst -,_,$(PEER)).sh
+	@$(BIN)/python -m load_tests.peers.compare --peer $(PEER) --json out/compare_$(PEER).json
+
+article: env ## The numbers that started this project beside Kvist and Dynamo on this machine (15 min)
+	@[ -x "$${KVIST_LAB:-$$HOME/.cache/kvist-lab}/dynamo/bin/python" ] || bash load_tests/peers/make_dynamo.sh
+	@$(BIN)/python -m load_tests.article --json out/article.json
+
 clean: ## Remove what the targets made
 	@rm -rf $(KVIST_VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

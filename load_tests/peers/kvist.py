@@ -8,6 +8,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+import yaml
+
 from load_tests.peers.children import Children, call
 from load_tests.peers.ports import free_port
 from load_tests.peers.running import Running
@@ -26,11 +28,16 @@ def kvist(folder: Path, models: list[dict[str, Any]]) -> Iterator[Running]:
     Logs go to `folder`. Raises `PeerFailed`."""
     port = free_port()
     url, config = f"http://127.0.0.1:{port}", folder / "kvist.yaml"
-    config.write_text(json.dumps({"models": models, "port": port}), encoding="utf-8")  # JSON is YAML
+    write_config(config, models, port=port)
     with Children(NAME, folder) as children:
         children.start("serve", [sys.executable, "-m", "cluster.cli", "serve", "--config", str(config)], os.environ)
         children.wait_until(lambda: _missing(url), limit_s=READY_LIMIT_S)
         yield Running(NAME, url, str(models[0]["name"]))
+
+
+def write_config(file: Path, models: list[dict[str, Any]], *, port: int) -> None:
+    """A cluster file."""
+    file.write_text(yaml.safe_dump({"models": models, "port": port}), encoding="utf-8")
 
 
 def _missing(url: str) -> str:
