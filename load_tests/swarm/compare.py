@@ -14,6 +14,7 @@ from load_tests.stats import machine, versions
 from load_tests.swarm.run import Result, Target, run_swarm
 from load_tests.swarm.settings import Settings
 from load_tests.swarm.summarise import About, summarise
+from router.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,9 +69,9 @@ class Phase(NamedTuple):
 
 
 def phases_of(sides: Sequence[Side], preambles: Sequence[Preamble], *, rounds: int, seed: int) -> list[Phase]:
-    """All phases: round by round, each round in an order of its own. Raises ValueError beyond MAX_PHASES."""
+    """All phases: round by round, each round in an order of its own. Raises `InvalidRequest` beyond MAX_PHASES."""
     if len(sides) * len(preambles) * rounds > MAX_PHASES:
-        raise ValueError(f"more than {MAX_PHASES} phases")
+        raise InvalidRequest(f"more than {MAX_PHASES} phases: fewer sides, preambles or rounds")
     rng = random.Random(f"phases/{seed}")
     phases: list[Phase] = []
     for number in range(rounds):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -65,3 +65,12 @@ def entries(draw: st.DrawFn) -> Entry:
         seen_chars=draw(st.integers(0, chars)),
         is_measured=due_s >= 10,
     )
+
+
+Sequenced = TypeVar("Sequenced", str, list[int])
+
+
+def common(one: Sequenced, other: Sequenced) -> Sequenced:
+    """The longest beginning that both have."""
+    shortest = min(len(one), len(other))
+    return one[: next((at for at in range(shortest) if one[at] != other[at]), shortest)]

@@ -16,7 +16,7 @@ from load_tests.swarm.bodies import Caller, encode
 from load_tests.swarm.dialogue import NOT_RUN, Dialogue, Prompt, assistant, prompt_text
 from load_tests.swarm.ideal import BLOCK_BYTES, InfiniteCache
 from load_tests.swarm.scenario import Ask, ToolRound, Turn
-from tests.load_tests.swarm.entries import CALM
+from tests.load_tests.swarm.entries import CALM, common
 
 TOOL = {"name": "read", "description": "Shows a file.", "input_schema": {"type": "object"}}
 HEAD = Head("You write software.", [TOOL])
@@ -153,12 +153,7 @@ class TestAnswers:
 
 def brute_seen(text: str, before: list[str]) -> int:
     """Whole blocks of the longest beginning that `text` shares with any text before it."""
-    longest = 0
-    for other in before:
-        same = next(
-            (at for at, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other))
-        )
-        longest = max(longest, same)
+    longest = max((len(common(text, other)) for other in before), default=0)
     return longest // BLOCK_BYTES * BLOCK_BYTES
 
 
