@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import tiktoken
 
+from cluster.models.ascii_pieces import AsciiPieces, ascii_pattern
+from router.limits import MAX_PIECEWISE_CHARS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -30,18 +33,31 @@ _SAMPLES: Final = (
 
 
 class ByteBpe:
-    """An encoder of ordinary text. Immutable; safe to use from threads."""
+    """An encoder of ordinary text. Safe to use from threads."""
 
-    def __init__(self, encoding: tiktoken.Encoding, ids: Any, *, normalise: bool) -> None:
-        """`ids` are token ids by rank; `_UNKNOWN` for bytes that the vocabulary lacks."""
+    def __init__(self, encoding: tiktoken.Encoding, ids: Any, pattern: str, *, normalise: bool) -> None:
+        """`ids` are token ids by rank; `_UNKNOWN` for bytes that the vocabulary lacks. `pattern` is the encoding's."""
         self._encoding = encoding
         self._ids = ids
         self._has_gaps = bool((ids == _UNKNOWN).any())
         self._normalise = normalise
+        ascii_only = ascii_pattern(pattern)
+        self._pieces = None if ascii_only is None else AsciiPieces(ascii_only, self.whole)
 
     def encode(self, text: str) -> bytes | None:
         """Packed u32, little-endian. Linear in the text. None for rare texts that only the tokenizer itself can encode:
-        bytes outside its vocabulary, and runs of white space so long that the pattern gives up."""
+        bytes outside its vocabulary, and runs of white space so long that the pattern gives up.
+
+        Holds the interpreter lock for ASCII texts of up to MAX_PIECEWISE_CHARS, no other.
+        """
+        if self._pieces is not None and len(text) <= MAX_PIECEWISE_CHARS and text.isascii():
+            found = self._pieces.encode(text)
+            if found is not None:
+                return found
+        return self.whole(text)
+
+    def whole(self, text: str) -> bytes | None:
+        """The same, always by tiktoken, which releases the interpreter lock."""
         if self._normalise:
             text = unicodedata.normalize("NFC", text)
         try:
@@ -70,7 +86,7 @@ def byte_bpe(
     if ranks is None:
         return None
     encoding = tiktoken.Encoding("model", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
-    found = ByteBpe(encoding, ids, normalise=normaliser == "NFC")
+    found = ByteBpe(encoding, ids, pattern, normalise=normaliser == "NFC")
     return found if _is_equal(found, ranks, encode) else None
 
 
@@ -120,7 +136,12 @@ def _is_equal(found: ByteBpe, ranks: Mapping[bytes, int], encode: Callable[[Sequ
     texts = [token.decode() for token in ranks if _is_text(token)]
     texts += ["".join(pair) for pair in itertools.product(_SAMPLES, repeat=2)]
     texts += [f"{a}{b}{a} {b} {a}" for a, b in itertools.pairwise(texts[:: len(texts) // _LONGER_TEXTS + 1])]
-    return all(ours in (None, theirs) for ours, theirs in zip(map(found.encode, texts), encode(texts), strict=True))
+    own = encode(texts)
+    return all(
+        ours in (None, theirs)
+        for way in (found.whole, found.encode)
+        for ours, theirs in zip(map(way, texts), own, strict=True)
+    )
 
 
 def _is_text(data: bytes) -> bool:

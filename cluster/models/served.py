@@ -179,10 +179,11 @@ class ServedModel:
             plan = self._segmenter.plan_of(*map(self._segmenter.cut, texts))
         else:
             plan = self._segmenter.plan_of(*[await asyncio.to_thread(self._segmenter.cut, text) for text in texts])
-        if short and plan.missing_chars <= INLINE_PROMPT_CHARS:
-            encoded = plan.encode_each()
-        else:
-            encoded = await asyncio.to_thread(plan.encode_each)
+        if not short or plan.missing_chars > INLINE_PROMPT_CHARS:
+            # Part by part: a thread that runs on gives the interpreter lock away only when others have waited long.
+            for part in plan.batches(INLINE_PROMPT_CHARS):
+                await asyncio.to_thread(plan.learn, part)
+        encoded = plan.encode_each()
         self._segmenter.remember(plan)
         return encoded
 

@@ -41,7 +41,7 @@ class HfTokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[bytes]:
         """By the fast encoder where there is one: it knows ordinary text only. The interpreter lock is released while a
-        text is worked on."""
+        long text is worked on."""
         if self._fast is None:
             return self._encode(texts)
         found = [None if self._added.search(text) else self._fast.encode(text) for text in texts]

@@ -101,14 +101,31 @@ class Plan:
         """How much there is to encode."""
         return sum(map(len, self.missing))
 
+    def batches(self, chars: int) -> Iterator[Sequence[str]]:
+        """What is missing, in parts of more than `chars` only where one segment is."""
+        part: list[str] = []
+        size = 0
+        for segment in self.missing:
+            if part and size + len(segment) > chars:
+                yield part
+                part, size = [], 0
+            part.append(segment)
+            size += len(segment)
+        if part:
+            yield part
+
+    def learn(self, segments: Sequence[str]) -> None:
+        """Encode some of what is missing; may run in a thread."""
+        self.known.update(zip(segments, self._encoder.encode_batch(segments), strict=True))
+
     def encode(self) -> bytes:
         """All tokens, packed u32. Encodes what is missing; may run in a thread."""
         return b"".join(self.encode_each())
 
     def encode_each(self) -> list[bytes]:
         """The same, text by text."""
-        if self.missing:
-            self.known.update(zip(self.missing, self._encoder.encode_batch(self.missing), strict=True))
+        if left := [segment for segment in self.missing if segment not in self.known]:
+            self.learn(left)
         return [b"".join([self.known[segment] for segment in segments]) for segments in self._texts]
 
 

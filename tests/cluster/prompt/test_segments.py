@@ -91,3 +91,18 @@ def test_a_seam_cuts_a_text_and_is_gone() -> None:
     segmenter = Segmenter(encoder, atoms={"<|": packed([9])}, cache_bytes=10_000, seamed=[f"<{SEAM}|"])
     assert encode(segmenter, f"a<{SEAM}|b<|c{SEAM}d") == packed([2, 2, 9, 3])
     assert encoder.asked == ["a<", "|b", f"c{SEAM}d"]
+
+
+@given(texts=st.lists(st.text(max_size=30), max_size=8), chars=st.integers(1, 40))
+def test_what_is_missing_can_be_encoded_in_parts(texts: list[str], chars: int) -> None:
+    """Each within the bound but for a segment that is longer; nothing is encoded again."""
+    encoder = Counting()
+    segmenter = Segmenter(encoder, atoms={}, cache_bytes=0)
+    plan = segmenter.plan_of(*map(segmenter.cut, texts))
+    parts = list(plan.batches(chars))
+    assert [segment for part in parts for segment in part] == list(plan.missing)
+    assert all(len(part) == 1 or sum(map(len, part)) <= chars for part in parts)
+    for part in parts:
+        plan.learn(part)
+    assert plan.encode_each() == [packed([len(text)]) if text else b"" for text in texts]
+    assert encoder.asked == list(plan.missing)
