@@ -13,26 +13,26 @@ if TYPE_CHECKING:
 
 
 class ActiveBlocks:
-    """The union of prompts as sets of chained block hashes; two prompts share a prefix or nothing.
+    """`union` are the blocks of all prompts, to be read only; two prompts share a prefix or nothing.
 
     Adding is O(blocks) in C. Removing also compares with the requests that begin alike, by bisection.
     """
 
-    __slots__ = ("_alike", "_blocks")
+    __slots__ = ("_alike", "union")
 
     def __init__(self) -> None:
-        self._blocks: set[int] = set()
+        self.union: set[int] = set()
         self._alike: dict[int, dict[int, Sequence[int]]] = {}  # first block → the requests that begin with it
 
     def __len__(self) -> int:
-        return len(self._blocks)
+        return len(self.union)
 
     def __repr__(self) -> str:
         return f"<ActiveBlocks {len(self)}>"
 
     def with_prompt(self, hashes: Sequence[int]) -> int:
         """How many they would be with a prompt. O(log prompt)."""
-        blocks = self._blocks
+        blocks = self.union
         if not hashes or hashes[0] not in blocks:
             return len(blocks) + len(hashes)
         if hashes[-1] in blocks:
@@ -43,7 +43,7 @@ class ActiveBlocks:
         """A request uses these blocks. Its number must be new."""
         if hashes:
             self._alike.setdefault(hashes[0], {})[request] = hashes
-            self._blocks.update(hashes)
+            self.union.update(hashes)
 
     def remove(self, request: int, hashes: Sequence[int]) -> None:
         """A request that was added with these blocks uses them no more."""
@@ -54,13 +54,13 @@ class ActiveBlocks:
         if not alike:
             del self._alike[hashes[0]]
         kept = max([shared_blocks(hashes, other) for other in alike.values()], default=0)
-        self._blocks.difference_update(hashes[kept:])
+        self.union.difference_update(hashes[kept:])
 
     def check_integrity(self) -> None:
         """Raise `KvistBug` when the blocks are not those of the requests. O(all blocks)."""
-        union = {block for alike in self._alike.values() for hashes in alike.values() for block in hashes}
-        if union != self._blocks:
-            raise KvistBug(f"{len(self._blocks)} blocks in use, while the requests have {len(union)}")
+        used = {block for alike in self._alike.values() for hashes in alike.values() for block in hashes}
+        if used != self.union:
+            raise KvistBug(f"{len(self.union)} blocks in use, while the requests have {len(used)}")
 
 
 def shared_blocks(one: Sequence[int], other: Sequence[int]) -> int:

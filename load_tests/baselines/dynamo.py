@@ -85,14 +85,17 @@ class Dynamo(Informed):
     def costs(self, asked: Asked) -> dict[str, float]:
         """Every known replica's cost for a prompt, in blocks. O(replicas · log prompt)."""
         scale, overlap_credit = self._parameters
-        hashes, tokens = asked.hashes, asked.prompt_tokens
+        hashes, tokens, prompt_blocks = asked.hashes, asked.prompt_tokens, len(asked.hashes)
+        root = hashes[0] if hashes else None
         depths = self._index.match(hashes, self._replicas)
         costs: dict[str, float] = {}
         for name, slot in self._slots.items():
             prefill = (slot.prefill_tokens + tokens) / slot.block_size
             if name in depths:
                 prefill -= _weighted(overlap_credit, depths[name])
-            costs[name] = scale * max(prefill, 0.0) + slot.blocks.with_prompt(hashes)
+            known = slot.blocks.union
+            decode = slot.blocks.with_prompt(hashes) if root in known else len(known) + prompt_blocks
+            costs[name] = (scale * prefill if prefill > 0 else 0.0) + decode
         return costs
 
     def parts(self, replica: str, asked: Asked) -> CostParts:

@@ -4,7 +4,8 @@
 
 Queue is (longest − its own) / (longest − shortest) over the waiting requests of all replicas, 1 when they are equal.
 The highest score wins, equal ones by chance. Matched blocks come from the engines' events (its `precise` prefix
-scorer), the other two from the engines' last gauge: what was sent since is not seen, and nothing weighs tokens.
+scorer, without speculative entries, which are off by default), the other two from the engines' last gauge: what was
+sent since is not seen, and nothing weighs tokens.
 From llm-d-router's scorers (`prefix-cache-scorer`, `kv-cache-utilization-scorer`, `queue-scorer`).
 """
 
