@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
 NO_ANSWER: Final = "(no answer)"
 """Stands where an assistant's turn must be and nothing came."""
-TEXTS: Final = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+TEXTS: Final = MappingProxyType({"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"})
 
 
 class AnswerBlocks:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from load_tests.bench.ingress_bodies import CACHED, Json, marked, text_block
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from load_tests.client import Api
     from load_tests.swarm.dialogue import Prompt
 
-PATHS = {"messages": "/v1/messages", "chat": "/v1/chat/completions"}
+PATHS: Final[Mapping[Api, str]] = MappingProxyType({"messages": "/v1/messages", "chat": "/v1/chat/completions"})
 
 
 class Caller(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
@@ -15,14 +16,16 @@ if TYPE_CHECKING:
 
     from load_tests.swarm.summary import Summary
 
-TIMES: Final = {
-    "ttft_ms": "TTFT",
-    "first_turn_ttft_ms": "first turns",
-    "later_turn_ttft_ms": "later turns",
-    "itl_ms": "ITL",
-    "e2e_ms": "E2E",
-    "send_lag_ms": "sent late",
-}
+TIMES: Final = MappingProxyType(
+    {
+        "ttft_ms": "TTFT",
+        "first_turn_ttft_ms": "first turns",
+        "later_turn_ttft_ms": "later turns",
+        "itl_ms": "ITL",
+        "e2e_ms": "E2E",
+        "send_lag_ms": "sent late",
+    }
+)
 NUMBERS: Final = (
     "requests",
     "measured_s",
