@@ -27,6 +27,8 @@ class RealRun:
         self._engine = engine
         self._fates = [Fate() for _ in workload.requests]
         self._ended = [asyncio.Event() for _ in workload.requests]
+        size = workload.block_size
+        self._generations = [generation_of(one, index, size) for index, one in enumerate(workload.requests)]
         self._started_at = 0.0
 
     async def run(self) -> Outcome:
@@ -42,10 +44,9 @@ class RealRun:
             await self._ended[dep.request].wait()
             ready_at = max(ready_at, self._fates[dep.request].ended_at + dep.gap_s)
         await asyncio.sleep(max(0.0, ready_at - self._now()))
-        generation = generation_of(request, index, self._workload.block_size)
         fate.ready_at = fate.started_at = self._now()
         fate.placed.append(REAL)
-        async for delta in self._engine.generate(generation):
+        async for delta in self._engine.generate(self._generations[index]):
             if fate.first_token_at < 0:
                 fate.first_token_at, fate.cached_tokens = self._now(), delta.cached_tokens or 0
         fate.ended_at = self._now()
