@@ -27,7 +27,9 @@ class HalfChoice(StrEnum):
 
 
 def replay(
-    traces: Annotated[list[Path], typer.Argument(help="Trace files (.jsonl.gz): sessions, or timed requests.")],
+    traces: Annotated[
+        list[Path] | None, typer.Argument(help="Trace files (.jsonl.gz): sessions, or timed requests.")
+    ] = None,
     policy: Annotated[str, typer.Option(help="Policies, by comma, or `all`.")] = "kvist",
     replicas: Annotated[int, typer.Option(min=1, help="Replicas.")] = 8,
     pool_blocks: Annotated[str, typer.Option(help="Blocks per pool, or `2x`: all pools twice the working set.")] = "2x",
@@ -46,8 +48,13 @@ def replay(
     ),
     seed: Annotated[int, typer.Option(help="Order of sessions and their beginnings; policies' randomness.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="File for the rows.")] = None,
+    validate: Annotated[bool, typer.Option("--validate", help="Compare the simulator with real vLLM-CPU.")] = False,
 ) -> None:
     """Replay traces on a simulated cluster under one or more policies; prints a table and writes its rows as JSON."""
+    if validate:
+        _validate()
+    if not traces and not validate:
+        raise InvalidRequest("name a trace file, or --validate")
     from load_tests.policies import POLICY_NAMES  # noqa: PLC0415 - keeps `--help` fast
     from load_tests.sim import report  # noqa: PLC0415 - same
     from load_tests.sim import traces as known  # noqa: PLC0415 - same
@@ -65,7 +72,7 @@ def replay(
     policies = list(POLICY_NAMES) if policy == "all" else policy.split(",")
     layout = Layout(sessions or 12 * replicas, requests, rate_scale, seed)
     rows = []
-    for trace in traces:
+    for trace in traces or ():
         workload = known.workload_of(trace, layout, known.Half(half.value))
         if block_size not in {None, workload.block_size}:
             raise InvalidRequest(f"{trace.name} is hashed in blocks of {workload.block_size}, not {block_size}")
@@ -78,3 +85,14 @@ def replay(
         rows += made
     if json_file is not None:
         report.write(rows, json_file)
+
+
+def _validate() -> None:
+    """Measure a real engine's pace, run one small workload on it and in the simulator, and show how they differ."""
+    from cluster.cache_dir import cache_dir  # noqa: PLC0415 - keeps `--help` fast
+    from load_tests.policies import policy_named  # noqa: PLC0415 - same
+    from load_tests.sim.validate import validate as run  # noqa: PLC0415 - same
+
+    found = run(cache_dir(), policy_named("round-robin", seed=0))
+    typer.echo(found.as_text())
+    typer.echo(found.pace_as_json())

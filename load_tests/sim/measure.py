@@ -20,7 +20,7 @@ from load_tests.sim.real_engine import generation_of
 from load_tests.sim.work import Run, SimRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from workers.engine import Engine
 
@@ -34,8 +34,9 @@ FIRST_PROBE_BLOCK: Final = 1 << 40  # ids that no workload has
 class Probes:
     """Probes of one started engine, each with blocks that no other has."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._engine = engine
+        self._clock = clock
         self._numbers = itertools.count()
 
     async def calibration(self, *, name: str, source: str, max_num_seqs: int) -> Calibration:
@@ -78,8 +79,8 @@ class Probes:
         runs = (Run(FIRST_PROBE_BLOCK + number * 4096, tokens // size),)
         request = SimRequest("probe", 0, tokens, output_tokens, runs)
         generation = generation_of(request, number, size)
-        started_at = time.perf_counter()
-        return [time.perf_counter() - started_at async for _ in self._engine.generate(generation)]
+        started_at = self._clock()
+        return [self._clock() - started_at async for _ in self._engine.generate(generation)]
 
 
 def line_through(

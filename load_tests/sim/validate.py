@@ -6,8 +6,11 @@ The real engine's pace is measured first, in the same run: a pace of another day
 from __future__ import annotations
 
 import asyncio
+import os
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
 
 from load_tests.sim.cluster import even_cluster
 from load_tests.sim.measure import Probes
@@ -36,6 +39,7 @@ ENGINE_ARGS: Final[dict[str, Any]] = {
     "max_num_batched_tokens": 1_024,
     "max_num_seqs": 32,
 }
+ONE_THREAD: Final = {"OMP_NUM_THREADS": "1"}  # threads that wait for each other measure the machine's other work
 AIM: Final = 0.2  # share by which the simulated median may differ from the real one
 
 
@@ -52,6 +56,10 @@ class Comparison(NamedTuple):
     def errors(self) -> dict[str, float]:
         """Simulated less real, as a share of real, by percentile."""
         return {name: self.simulated_ms[name] / max(real, 1e-9) - 1 for name, real in self.real_ms.items()}
+
+    def pace_as_json(self) -> str:
+        """The measured pace, as a file of `calibrations/` has it."""
+        return msgspec.json.format(msgspec.json.encode(self.pace), indent=2).decode()
 
     def as_text(self) -> str:
         """A small table in words."""
@@ -93,6 +101,7 @@ def validate(cache: Path, placing: Placing) -> Comparison:
 
 
 async def _validate(cache: Path, placing: Placing) -> Comparison:
+    os.environ.update(ONE_THREAD)
     engine = VllmEngine(model="tiny", path=prepare_tiny(cache, template="system-first"), engine_args=ENGINE_ARGS)
     await engine.start()
     try:
