@@ -9,10 +9,11 @@ For each replica, in blocks:
 
 The least cost wins, equal ones by chance. A request is charged with the tokens that the index did not show as cached
 when it was placed (those of slower tiers in part, as above), until its first token, and with its full blocks until it
-ends; neither the rest of its prompt nor its output counts as a block. Cached blocks come from the engines' events. From
-the documentation and source of ai-dynamo/dynamo (`kv-router`, scheduling), and compared with the real one by
-`load_tests.baselines.agreement`. The tuned parameters are those of its published Mooncake study (`prefill_load_scale`
-32) and of its thread 11714 (`overlap_score_credit` 1.5).
+ends; neither the rest of its prompt nor its output counts as a block. Cached blocks come from the engines' events. Left
+out, in its favour: it forgets requests that are older than five minutes. From the documentation and source of
+ai-dynamo/dynamo (`kv-router`, scheduling), and compared with the real one by `load_tests.baselines.agreement`. The
+tuned parameters are those of its published Mooncake study (`prefill_load_scale` 32) and of its thread 11714
+(`overlap_score_credit` 1.5).
 """
 
 from __future__ import annotations
