@@ -8,7 +8,7 @@ import xxhash
 
 from load_tests.bench.ingress_bodies import Head, Json, text_block
 from load_tests.prose import sentences
-from load_tests.swarm.dialogue import Prompt
+from load_tests.swarm.dialogue import Prompt, head_text
 
 if TYPE_CHECKING:
     from load_tests.swarm.scenario import Blocks
@@ -57,7 +57,8 @@ class BlockTexts:
         texts = [self.text(self._scope, block) for block in blocks[head_blocks:]]
         if texts and len(blocks) * self._block_tokens > content.tokens:
             texts[-1] = texts[-1][: self._last_chars(content.tokens)]
-        return Prompt(Head(head, []) if head else None, tuple(_conversation(texts)))
+        made = Head(head, []) if head else None
+        return Prompt(made, tuple(_conversation(texts)), head_text(made))
 
     def _last_chars(self, tokens: int) -> int:
         """Of a block that is not full; its mark is never cut."""

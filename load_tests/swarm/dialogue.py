@@ -18,10 +18,11 @@ NOT_RUN: Final = "(not run)"
 
 
 class Prompt(NamedTuple):
-    """What a request says, without the attribution line."""
+    """What a request says, without the attribution line. `head_text` is the head as one text."""
 
     head: Head | None
     messages: tuple[Json, ...]
+    head_text: str
 
 
 class Dialogue:
@@ -33,6 +34,7 @@ class Dialogue:
 
     def __init__(self, head: Head | None, texts: BlockTexts | None = None, messages: tuple[Json, ...] = ()) -> None:
         self._head = head
+        self._head_text = head_text(head)
         self._texts = texts
         self._messages = messages
 
@@ -46,7 +48,7 @@ class Dialogue:
             assert self._texts is not None
             return self._texts.prompt(content)
         self._messages += ({"role": "user", "content": self._user_blocks(content)},)
-        return Prompt(self._head, self._messages)
+        return Prompt(self._head, self._messages, self._head_text)
 
     def answered(self, blocks: Sequence[Json]) -> None:
         """Take what the assistant said, or as much of it as came."""
@@ -79,10 +81,14 @@ def assistant(blocks: Sequence[Json]) -> Json:
     return {"role": "assistant", "content": list(blocks)}
 
 
+def head_text(head: Head | None) -> str:
+    """System text, then tools; O(their length)."""
+    return "" if head is None else f"{head.system}\n{head.tools}"
+
+
 def prompt_text(prompt: Prompt) -> str:
     """The prompt as one text, in the order in which engines see it: equal beginnings mean equal prompts so far."""
-    head = "" if prompt.head is None else f"{prompt.head.system}\n{prompt.head.tools}"
-    return head + "".join(map(_message_text, prompt.messages))
+    return prompt.head_text + "".join(map(message_text, prompt.messages))
 
 
 def _calls(message: Json) -> list[str]:
@@ -93,7 +99,8 @@ def _result(call_id: str, text: str) -> Json:
     return {"type": "tool_result", "tool_use_id": call_id, "content": text}
 
 
-def _message_text(message: Json) -> str:
+def message_text(message: Json) -> str:
+    """One message as `prompt_text` has it."""
     return f"\n<{message['role']}>\n" + "".join(map(_block_text, message["content"]))
 
 

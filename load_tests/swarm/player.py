@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from load_tests.prose import attribution_header
 from load_tests.swarm.bodies import Caller, encode
-from load_tests.swarm.dialogue import Dialogue, Prompt, assistant, prompt_text
+from load_tests.swarm.dialogue import Dialogue, assistant, message_text, prompt_text
 from load_tests.swarm.endpoint import Call
 from load_tests.swarm.entries import Asked, entry_of, unfinished
 from load_tests.swarm.ideal import InfiniteCache
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from load_tests.swarm.block_text import BlockTexts
+    from load_tests.swarm.dialogue import Prompt
     from load_tests.swarm.endpoint import Answer
     from load_tests.swarm.ledger import Entry
     from load_tests.swarm.run_clock import RunClock
@@ -129,11 +130,13 @@ class Player:
     async def request(self, step: Step, prompt: Prompt) -> Answer:
         """One request, and its entry."""
         text = prompt_text(prompt)
-        seen, size = self._cache.see(text)
+        sight = self._cache.see(text)
         call, limit = self._call(step, prompt)
         who, now_s = step.who, self._clock.now_s()
         sent_s = max(now_s, step.due_s)
-        asked = Asked(who.agent, who.parent, who.session, step.number, step.due_s, sent_s, size, seen, limit)
+        asked = Asked(
+            who.agent, who.parent, who.session, step.number, step.due_s, sent_s, sight.size, sight.seen, limit
+        )
         self._watcher.sent()
         try:
             answer = await self._asker.ask(call)
@@ -142,7 +145,7 @@ class Player:
             raise
         if answer.stream.pieces:
             said = assistant(answer.stream.answer.blocks())
-            self._cache.see(prompt_text(Prompt(prompt.head, (*prompt.messages, said))))
+            self._cache.see(text + message_text(said), sight)
         self._watcher.ended(entry_of(asked, answer, self._settings, start_s=self._clock.start_s))
         return answer
 

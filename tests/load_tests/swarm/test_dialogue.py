@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from load_tests.bench.ingress_bodies import Head, text_block
 from load_tests.swarm.answer_blocks import NO_ANSWER, AnswerBlocks
 from load_tests.swarm.bodies import Caller, encode
-from load_tests.swarm.dialogue import NOT_RUN, Dialogue, Prompt, assistant, prompt_text
+from load_tests.swarm.dialogue import NOT_RUN, Dialogue, Prompt, assistant, message_text, prompt_text
 from load_tests.swarm.ideal import BLOCK_BYTES, InfiniteCache
 from load_tests.swarm.scenario import Ask, ToolRound, Turn
 from tests.load_tests.swarm.entries import CALM, common
@@ -165,7 +165,8 @@ def test_the_ideal_is_the_longest_shared_beginning_of_all_earlier_texts(parts: l
     for seed, blocks, tail in parts:
         rng = random.Random(seed)
         text = "".join(rng.choices("xy", k=blocks * BLOCK_BYTES)) + tail
-        assert cache.see(text) == (brute_seen(text, before), len(text))
+        sight = cache.see(text)
+        assert (sight.seen, sight.size) == (brute_seen(text, before), len(text))
         before.append(text)
 
 
@@ -174,9 +175,8 @@ def test_an_answer_is_known_to_the_ideal_when_it_comes_back() -> None:
     cache, dialogue = InfiniteCache(), Dialogue(Head("s" * 1000, []))
     first = dialogue.ask(turn(Ask("q" * 500)))
     answer = [text_block("a" * 800)]
-    cache.see(prompt_text(first))
-    cache.see(prompt_text(Prompt(first.head, (*first.messages, assistant(answer)))))
+    cache.see(prompt_text(first) + message_text(assistant(answer)), cache.see(prompt_text(first)))
     dialogue.answered(answer)
     second = prompt_text(dialogue.ask(turn(Ask("new"))))
-    seen, size = cache.see(second)
-    assert size - seen < BLOCK_BYTES + len("\n<user>\nnew")
+    sight = cache.see(second)
+    assert sight.size - sight.seen < BLOCK_BYTES + len("\n<user>\nnew")
