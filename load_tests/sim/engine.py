@@ -55,8 +55,8 @@ class _Request:
     """`computed` of `tokens` have their KV in `held` blocks, the first `named` of which have content."""
 
     __slots__ = (
-        "cached_tokens", "computed", "found", "hashes", "job", "last_tokens", "named", "packed", "scheduled", "slots",
-        "started_at", "tokens", "unnamed",
+        "cached_tokens", "computed", "found", "hashes", "is_decoding", "job", "last_tokens", "named", "packed",
+        "scheduled", "slots", "started_at", "tokens", "unnamed",
     )  # fmt: skip
 
     def __init__(self, job: Job, *, capacity_tokens: int) -> None:
@@ -72,15 +72,16 @@ class _Request:
 
     def forget_blocks(self) -> None:
         self.computed = self.scheduled = self.named = self.unnamed = self.found = 0
+        self.is_decoding = False
         self.slots.clear()
 
     @property
     def all_slots(self) -> Ints:
         return np.concatenate(self.slots) if self.slots else NO_SLOTS
 
-    @property
-    def is_decoding(self) -> bool:
-        return self.tokens - self.computed == 1 and self.tokens > self.job.prompt_tokens
+    def look_on(self) -> None:
+        """Note whether only its next token is to be computed."""
+        self.is_decoding = self.tokens - self.computed == 1 and self.tokens > self.job.prompt_tokens
 
 
 class Engine:
@@ -205,7 +206,7 @@ class Engine:
             return False
         if self._waiting and self._may_join:
             return False
-        return all(one.is_decoding for one in self._running)
+        return not [one for one in self._running if not one.is_decoding]
 
     def _plain_steps(self) -> tuple[int, int]:
         """Steps in which no request takes or fills a block or ends, and how many blocks are taken in the next one."""
@@ -265,9 +266,11 @@ class Engine:
                 self.prefilled_tokens += one.scheduled
             one.computed += one.scheduled
             if not one.scheduled or one.computed < one.tokens:
+                one.look_on()
                 continue
             one.scheduled = 0
             one.tokens += 1
+            one.is_decoding = True
             if one.tokens == one.job.prompt_tokens + 1:
                 first_tokens.append(FirstToken(one.job.request, one.cached_tokens, one.started_at))
             if one.tokens >= one.last_tokens:
@@ -333,6 +336,7 @@ class Engine:
             one.slots.append(cached)
         one.named = one.found = len(cached)
         one.computed = start
+        one.look_on()
         if one.cached_tokens < 0:
             one.cached_tokens, one.started_at = start, now
         self._assign(one, wanted)

@@ -62,6 +62,9 @@ class KvistPlacing:
         self._release(asked.request, now)
         self.fleet.sweep(now)
         prompt = PromptBlocks(asked.prompt_tokens, dict.fromkeys(self.fleet.block_sizes, asked.hashes), asked.session)
+        hold = self.fleet.hold(prompt, now)
+        if hold is not None:
+            return Held(now + hold.again_in_s)
         try:
             decision = self.fleet.choose(prompt, now)
         except NoReplica:

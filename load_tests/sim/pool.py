@@ -203,15 +203,14 @@ class RunPool:
         slots: list[int] = victims.tolist()
         self._group_of[victims] = -1
         self._slots += slots
-        if self._copies:
-            gone = [key for key, slot in zip(hashes, slots, strict=True) if self._is_last_copy(key, slot)]
-        else:
+        if self._copies.keys().isdisjoint(hashes):
             gone = hashes
-            for key in hashes:
-                del self._first[key]
+            deque(map(self._first.__delitem__, hashes), maxlen=0)  # in C
+        else:
+            gone = [key for key, slot in zip(hashes, slots, strict=True) if self._is_last_copy(key, slot)]
         self._is_first[victims] = False
-        for key in gone:
-            self._trails.pop(key, None)
+        for key in self._trails.keys() & gone:
+            del self._trails[key]
         self.evicted_blocks += len(gone)
         self._tell(Removed, gone)
 
