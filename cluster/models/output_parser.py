@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from cluster.models.parser_kinds import ParserKind, load_tokenizer
-from cluster.models.parser_request import chat_request, form_request
+from cluster.models.parser_request import ChatRequests, form_request
 from cluster.output.families import AUTOMATIC, Family, family_of, settled
 from cluster.output.narrator import CallPiece, Narrator, Parsed
 from cluster.output.spelling import Heard, Spelling
@@ -70,6 +70,7 @@ class ParserFamily:
         self._lock = Lock()
         self._tokenizer: Any = None
         self._kinds: dict[Family, ParserKind] = {}
+        self._requests = ChatRequests()
 
     def warm(self) -> None:
         """Import what requests will need, and check it. Takes seconds: call it in a thread. Raises `ModelUnusable`."""
@@ -81,7 +82,7 @@ class ParserFamily:
         calls = bool(conversation.tools) and conversation.tool_choice.mode != "none"
         kind = self._kind(self.names if calls else self.names._replace(tool_parser=None))
         may_think = conversation.thinking != "off"
-        return VllmParser(kind, chat_request(conversation, calls=calls), prompt, may_think=may_think)
+        return VllmParser(kind, self._requests.get(conversation, calls=calls), prompt, may_think=may_think)
 
     def form_of_calls(self, conversation: Conversation) -> Structured | None:
         """The form that this family's calls must have by the client's choice; None where none can be asked for."""

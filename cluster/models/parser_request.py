@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from router.errors import InvalidRequest
+from router.limits import MAX_REMEMBERED_TOOLS_CHARS, REMEMBERED_TOOL_LISTS
 
 if TYPE_CHECKING:
     from cluster.prompt.conversation import Conversation, Tool, ToolChoice
@@ -14,6 +17,41 @@ if TYPE_CHECKING:
 
 # Without it a call's arguments could be any JSON value.
 _ANY_OBJECT: Final = {"type": "object", "additionalProperties": True}
+
+
+class ChatRequests:
+    """Requests by the tools that they offer: agents send the same ones with every turn, and checking them takes long.
+
+    Remembers REMEMBERED_TOOL_LISTS, the least recently used goes first; none of more than MAX_REMEMBERED_TOOLS_CHARS.
+    Safe to use from threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._known: OrderedDict[Any, Any] = OrderedDict()
+
+    def get(self, conversation: Conversation, *, calls: bool) -> Any:
+        """As `chat_request`: a copy whose fields may be set. Raises `InvalidRequest`."""
+        tools = conversation.tools if calls else ()
+        key = (conversation.model, tools, conversation.tool_choice)
+        with self._lock:
+            known = self._known.get(key)
+            if known is not None:
+                self._known.move_to_end(key)
+        if known is None:
+            known = chat_request(conversation, calls=calls)
+            if sum(len(tool.description) + len(tool.parameters) for tool in tools) <= MAX_REMEMBERED_TOOLS_CHARS:
+                self._keep(key, known)
+        return known.model_copy()
+
+    def _keep(self, key: Any, request: Any) -> None:
+        with self._lock:
+            self._known[key] = request
+            while len(self._known) > REMEMBERED_TOOL_LISTS:
+                self._known.popitem(last=False)
+
+    def __repr__(self) -> str:
+        return f"ChatRequests({len(self._known)} of {REMEMBERED_TOOL_LISTS})"
 
 
 def chat_request(conversation: Conversation, *, calls: bool) -> Any:
