@@ -65,7 +65,7 @@ def _worker(model: ModelConfig, config: ClusterConfig) -> Any:
     return serve.deployment(
         Worker,
         name=model.deployment,
-        num_replicas=model.replicas,
+        **_replicas(model),
         max_ongoing_requests=model.max_ongoing_requests,
         health_check_period_s=HEALTH_CHECK_PERIOD_S,
         health_check_timeout_s=HEALTH_CHECK_TIMEOUT_S,
@@ -73,6 +73,12 @@ def _worker(model: ModelConfig, config: ClusterConfig) -> Any:
         request_router_config=RequestRouterConfig(request_router_class="router.serve_router:KvistRouter"),
         **resources,
     )
+
+
+def _replicas(model: ModelConfig) -> dict[str, Any]:
+    if model.autoscaling is not None:
+        return {"autoscaling_config": model.autoscaling.serve_options()}
+    return {"num_replicas": model.least_replicas}
 
 
 def _gpus_wanted(model: ModelConfig) -> int:

@@ -21,7 +21,7 @@ def banner(config: ClusterConfig, models: list[dict[str, Any]]) -> str:
     name = config.models[0].name
     body = json.dumps({"model": name, "max_tokens": 64, "messages": [{"role": "user", "content": "What is a twig?"}]})
     key = " -H 'x-api-key: $KVIST_KEY'" if config.needs_key else ""
-    replicas = ", ".join(f"{model.name} × {model.replicas}" for model in config.models)
+    replicas = ", ".join(f"{model.name} × {model.least_replicas}" for model in config.models)
     lines = [
         "",
         f"Kvist is serving {replicas} at {url}",

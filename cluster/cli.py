@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from cluster.cli_bench import bench_app
+from cluster.cli_config import config_app
+from cluster.cli_deploy import deploy_app
 from cluster.cli_doctor import doctor
 from cluster.cli_events import events
 from cluster.cli_explain import explain
@@ -101,6 +103,8 @@ app.command()(replay)
 app.command()(status)
 app.command()(swarm)
 app.add_typer(bench_app, name="bench")
+app.add_typer(config_app, name="config")
+app.add_typer(deploy_app, name="deploy")
 app.add_typer(keys_app, name="keys")
 
 
@@ -132,6 +136,8 @@ class ServeOverrides:
         for name in ("replicas", "engine"):
             if given[name] is not None:
                 model[name] = given[name]
+        if given["replicas"] is not None:
+            model.pop("autoscaling", None)
         if given["strip"] is not None:
             model.setdefault("rules", {})["strip_anthropic_preamble"] = given["strip"]
 

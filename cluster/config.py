@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from cluster.autoscaling import Autoscaling  # noqa: TC001 - pydantic reads it
+from cluster.config_words import lines_of
+from cluster.deploy_config import Deploy
 from cluster.prompt.inline_system import InlineSystem  # noqa: TC001 - pydantic reads it
 from cluster.prompt.preamble import compile_lines
 from cluster.tenants import DIGEST_PREFIX, digest_of
@@ -26,6 +30,7 @@ class _Frozen(BaseModel):
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Alias = Annotated[str, Field(pattern=r"^[A-Za-z0-9*?][A-Za-z0-9._:/*?-]{0,127}$")]
+DEFAULT_REPLICAS = 2
 CODING_AGENTS_ALIAS = "claude-*"
 Key = Annotated[str, Field(pattern=r"^[\x21-\x7e]+$")]  # what every HTTP client can send as it is
 
@@ -60,13 +65,15 @@ class ModelConfig(_Frozen):
     `source` is "tiny", "smollm2", a folder, or a hub id. `engine_args` go to the engine as they are (vLLM's
     AsyncEngineArgs, or the simulator's settings). `variants` serve the same replicas under other names, other rules.
     `tool_parser` and `reasoning_parser` are vLLM's names, "none", or "auto": found by the model's chat template.
+    Without `replicas` or `autoscaling` there are two replicas.
     `gpus_per_replica` None means tensor × pipeline parallel size where the cluster has GPUs, else none.
     """
 
     name: Name
     source: str = "smollm2"
     template: Literal["system-first", "tools-first"] = "system-first"
-    replicas: Annotated[int, Field(ge=1, le=1024)] = 2
+    replicas: Annotated[int, Field(ge=1, le=1024)] | None = None
+    autoscaling: Autoscaling | None = None
     engine: Literal["vllm", "sim"] = "vllm"
     engine_args: dict[str, Any] = {}
     gpus_per_replica: Annotated[int, Field(ge=0)] | None = None
@@ -79,12 +86,26 @@ class ModelConfig(_Frozen):
 
     @field_validator("engine_args")
     @classmethod
-    def _parallel_sizes_are_numbers(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _arguments_are_of_the_right_kind(cls, arguments: dict[str, Any]) -> dict[str, Any]:
         for name in ("tensor_parallel_size", "pipeline_parallel_size"):
             size = arguments.get(name, 1)
             if type(size) is not int or size < 1:
                 raise ValueError(f"{name} must be a whole number from 1, not {size!r}")
+        transfer = arguments.get("kv_transfer_config")
+        if transfer is not None and (not isinstance(transfer, dict) or "kv_connector" not in transfer):
+            raise ValueError("kv_transfer_config must be a mapping with a `kv_connector`; docs/deploy.md has examples")
         return arguments
+
+    @model_validator(mode="after")
+    def _replicas_are_said_once(self) -> Self:
+        if self.replicas is not None and self.autoscaling is not None:
+            raise ValueError("replicas and autoscaling exclude each other: a fixed number, or a range")
+        return self
+
+    @property
+    def least_replicas(self) -> int:
+        """How many there are at the least, and at the start."""
+        return self.autoscaling.min_replicas if self.autoscaling else self.replicas or DEFAULT_REPLICAS
 
     @property
     def deployment(self) -> str:
@@ -125,6 +146,7 @@ class ClusterConfig(_Frozen):
     api_keys: tuple[Key, ...] = ()
     tenants_file: str | None = None
     event_keys_file: str | None = None
+    deploy: Deploy = Deploy()
 
     @property
     def known_key(self) -> str | None:
@@ -135,6 +157,15 @@ class ClusterConfig(_Frozen):
     def needs_key(self) -> bool:
         """Whether requests without a key are refused."""
         return bool(self.api_keys or self.tenants_file)
+
+    @property
+    def files_folder(self) -> str | None:
+        """The folder of `tenants_file` and `event_keys_file` on every node; None without them. Raises `InvalidRequest`
+        when they are in two: they are handed out together."""
+        files = [PurePosixPath(file) for file in (self.tenants_file, self.event_keys_file) if file]
+        if len({file.parent for file in files}) > 1:
+            raise InvalidRequest("tenants_file and event_keys_file must be in one folder, which every node is given")
+        return str(files[0].parent) if files else None
 
     @field_validator("api_keys")
     @classmethod
@@ -203,11 +234,4 @@ def parse_config(data: dict[str, Any], *, where: str = "config") -> ClusterConfi
     try:
         return ClusterConfig.model_validate(data)
     except ValidationError as fault:
-        found = {".".join(map(str, error["loc"])): _plain(error["msg"]) for error in fault.errors()}
-        inner = {place for place in found if not any(other.startswith(f"{place}.") for other in found)}
-        lines = [f"{place or 'config'}: {words}" for place, words in found.items() if place in inner]
-        raise InvalidRequest(f"{where}: " + "; ".join(lines)) from fault
-
-
-def _plain(message: str) -> str:
-    return message.removeprefix("Value error, ").replace("Extra inputs are not permitted", "unknown key")
+        raise InvalidRequest(f"{where}: " + "; ".join(lines_of(fault, ClusterConfig))) from fault

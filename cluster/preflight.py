@@ -62,11 +62,11 @@ def check_model(model: ModelConfig) -> None:
 def check_memory(config: ClusterConfig) -> None:
     """The demo's replicas fit into what is free; on GPUs the engine does its own accounting."""
     needed = BASE_BYTES + sum(
-        model.replicas * ENGINE_BYTES[model.engine] for model in config.models if not model.gpus_per_replica
+        model.least_replicas * ENGINE_BYTES[model.engine] for model in config.models if not model.gpus_per_replica
     )
     free = psutil.virtual_memory().available
     if needed > free:
         raise InvalidRequest(
-            f"{sum(m.replicas for m in config.models)} replicas need about {needed / 2**30:.1f} GiB of memory, "
+            f"{sum(m.least_replicas for m in config.models)} replicas need about {needed / 2**30:.1f} GiB of memory, "
             f"{free / 2**30:.1f} GiB are free: pass --replicas with a smaller number, or --model tiny --engine sim"
         )

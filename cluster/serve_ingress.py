@@ -49,7 +49,7 @@ class Ingress:
         planes: dict[str, ModelPlane] = {}
         for model in parsed.models:
             planes |= dict.fromkeys(model.served_names(), plane_of(model, workers[model.name], curve_of(parsed)))
-        self._backend = ServeBackend(planes, expected_replicas=sum(model.replicas for model in parsed.models))
+        self._backend = ServeBackend(planes, expected_replicas=sum(model.least_replicas for model in parsed.models))
         self._metrics = RayMetrics()
         await self._backend.start_planes(self._metrics)
         self._tenants = Tenants.sharing_default(parsed.api_keys, ingresses=parsed.ingress_replicas)

@@ -152,7 +152,7 @@ class VllmEngine:
     def _create(self) -> Any:
         _set_environment(self._path)
         from vllm import AsyncEngineArgs  # noqa: PLC0415 - after its environment is set
-        from vllm.config import KVEventsConfig, StructuredOutputsConfig  # noqa: PLC0415 - same
+        from vllm.config import KVEventsConfig  # noqa: PLC0415 - same
         from vllm.platforms import current_platform  # noqa: PLC0415 - same
         from vllm.usage.usage_lib import UsageContext  # noqa: PLC0415 - same
         from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415 - same
@@ -162,9 +162,7 @@ class VllmEngine:
         )
         defaults = ARGUMENTS | (CPU_ARGUMENTS if current_platform.is_cpu() else {})
         arguments = defaults | self._engine_args | {"model": str(self._path), "kv_events_config": events}
-        forms = arguments.get("structured_outputs_config", FORMS)
-        arguments["structured_outputs_config"] = StructuredOutputsConfig(**forms) if isinstance(forms, dict) else forms
-        config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
+        config = AsyncEngineArgs(**typed_arguments(arguments)).create_engine_config(UsageContext.ENGINE_CONTEXT)
         if "long_prefill_token_threshold" not in self._engine_args:
             _share_steps(config)
         return AsyncLLM.from_vllm_config(config, stat_loggers=[self._gauge.stat_logger])
@@ -180,6 +178,20 @@ def _share_steps(config: Any) -> None:
 
 def _nothing() -> None:
     """All is done."""
+
+
+def typed_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Engine arguments with vLLM's own classes where it does not make them from mappings itself, and `FORMS`."""
+    from vllm.config import KVTransferConfig, StructuredOutputsConfig  # noqa: PLC0415 - after its environment is set
+
+    made = {"structured_outputs_config": FORMS} | arguments
+    for name, kind in (
+        ("structured_outputs_config", StructuredOutputsConfig),
+        ("kv_transfer_config", KVTransferConfig),
+    ):
+        if isinstance(made.get(name), dict):
+            made[name] = kind(**made[name])
+    return made
 
 
 def _set_environment(path: Path) -> None:

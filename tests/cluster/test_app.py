@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 from ray.serve._private.build_app import build_app as flatten
-from ray.serve.schema import ServeDeploySchema
 
-from cluster.app import APPLICATION, build
+from cluster.app import build
 from router.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CONFIG: dict[str, Any] = {
     "models": [
@@ -73,11 +74,8 @@ def test_a_bad_config_does_not_become_a_graph() -> None:
         build({"modles": []})
 
 
-def test_the_serve_config_file_fits_serves_schema_and_builds_a_graph() -> None:
-    """`serve deploy deploy/serve.yaml`."""
-    path = Path(__file__).parents[2] / "deploy" / "serve.yaml"
-    config = ServeDeploySchema.model_validate(yaml.safe_load(path.read_text()))
-    (application,) = config.applications
-    assert application.import_path == f"{build.__module__}:{build.__name__}"
-    assert application.name == APPLICATION
-    assert set(deployments(application.args)) == {"Ingress", "Worker-smollm2"}
+def test_a_range_of_replicas_becomes_serves_autoscaling() -> None:
+    scaled = {"name": "a", "source": "tiny", "engine": "sim", "autoscaling": {"min_replicas": 2, "max_replicas": 5}}
+    options = deployments({"models": [scaled]})["Worker-a"]._deployment_config.autoscaling_config
+    assert (options.min_replicas, options.initial_replicas, options.max_replicas) == (2, 2, 5)
+    assert options.target_ongoing_requests == 32

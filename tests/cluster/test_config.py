@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from cluster.config import Rules, load_config, parse_config
+from cluster.cli import app
+from cluster.config import ClusterConfig, Rules, load_config, parse_config
 from cluster.prompt import canonical
 from router.errors import InvalidRequest
 
@@ -18,7 +21,7 @@ ONE: dict[str, Any] = {"models": [{"name": "tiny", "source": "tiny"}]}
 def test_one_model_is_enough_and_defaults_are_safe() -> None:
     """Two replicas, stripping on, loopback, no keys."""
     config = parse_config(ONE)
-    assert (config.host, config.models[0].replicas, config.models[0].rules.strip_anthropic_preamble) == (
+    assert (config.host, config.models[0].least_replicas, config.models[0].rules.strip_anthropic_preamble) == (
         "127.0.0.1",
         2,
         True,
@@ -28,8 +31,18 @@ def test_one_model_is_enough_and_defaults_are_safe() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"model": []}, "model: unknown key"),
-        ({"models": [{"name": "a", "replica": 1}]}, "models.0.replica: unknown key"),
+        ({"model": []}, "model: unknown key; did you mean `models`"),
+        ({"models": [{"name": "a", "replica": 1}]}, "models.0.replica: unknown key; did you mean `replicas`"),
+        ({"models": [{"name": "a", "rules": {"keep_think": 1}}]}, "models.0.rules.keep_think: .*`keep_thinking`"),
+        (
+            {"models": [{"name": "a", "variants": {"b": {"xyzzy": 1}}}]},
+            "variants.b.xyzzy: .*known are deferred",
+        ),
+        ({"models": [{"name": "a", "replicas": 1, "autoscaling": {"max_replicas": 2}}]}, "exclude each other"),
+        ({"models": [{"name": "a", "autoscaling": {"min_replicas": 3, "max_replicas": 2}}]}, "is less than"),
+        ({"models": [{"name": "a", "engine_args": {"kv_transfer_config": "lmcache"}}]}, "kv_connector"),
+        ({"deploy": {"gpu_nodes": {"maxx": 1}}}, "deploy.gpu_nodes.maxx: unknown key; did you mean `max`"),
+        ({"deploy": {"gpu_nodes": {"min": 3, "max": 2}}}, "is less than min"),
         ({"models": []}, "models"),
         ({"models": [{"name": "a", "replicas": 0}]}, "models.0.replicas"),
         ({"models": [{"name": "a"}, {"name": "b", "variants": {"a": {}}}]}, "served twice: a"),
@@ -112,3 +125,31 @@ def test_ids_of_claude_code_lead_to_the_first_model_unless_the_operator_says_oth
     """None is the default; an empty mapping switches aliases off."""
     assert parse_config(ONE).resolved_aliases() == {"claude-*": "tiny"}
     assert parse_config({**ONE, "aliases": {}}).resolved_aliases() == {}
+
+
+def test_without_a_number_there_are_two_replicas_and_a_range_begins_at_its_least() -> None:
+    data = {"models": [{"name": "a"}, {"name": "b", "autoscaling": {"min_replicas": 3, "max_replicas": 9}}]}
+    assert [model.least_replicas for model in parse_config(data).models] == [2, 3]
+    again = parse_config(parse_config(data).model_dump(mode="json"))
+    assert again == parse_config(data), "what Serve is given says the same"
+
+
+def test_a_right_file_is_told_in_words_and_a_wrong_one_names_its_places(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("models:\n- {name: tiny, source: tiny, autoscaling: {max_replicas: 4}}\n")
+    result = CliRunner().invoke(app, ["config", "check", str(file)])
+    assert (result.exit_code, result.output.splitlines()) == (
+        0,
+        ["tiny: 1 to 4 replicas of tiny (vllm), 1 GPUs each, as tiny", "claude-* leads to tiny", f"{file}: right"],
+    )
+    file.write_text("models:\n- {name: tiny, replica: 2}\nportt: 1\n")
+    with pytest.raises(InvalidRequest, match=r"models.0.replica: .*replicas.*; portt: .*did you mean `port`"):
+        CliRunner().invoke(app, ["config", "check", str(file)], catch_exceptions=False)
+
+
+def test_the_schema_for_editors_is_the_configs_own() -> None:
+    """`kvist config schema > deploy/cluster.schema.json`."""
+    result = CliRunner().invoke(app, ["config", "schema"])
+    committed = Path(__file__).parents[2] / "deploy" / "cluster.schema.json"
+    assert result.output == committed.read_text()
+    assert set(json.loads(result.output)["properties"]) == set(ClusterConfig.model_fields)

@@ -1,0 +1,1 @@
+"""Files that run a cluster elsewhere, all made from one cluster file."""
