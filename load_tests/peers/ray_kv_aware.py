@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "ray-kv-aware"
 APPLICATION: Final = Path(__file__).with_name("ray_kv_aware_app.py")
-READY_LIMIT_S: Final = 400.0
+READY_LIMIT_S: Final = 900.0
 
 
 @contextlib.contextmanager
@@ -46,7 +46,8 @@ def ray_kv_aware(
             "engine_args": engine_args,
         }
         with Children(NAME, folder) as children:
-            command = [str(python), str(APPLICATION), json.dumps(settings)]
+            # -P: a script's folder comes first in the path of every process of Ray, and here it holds a `dynamo`.
+            command = [str(python), "-P", str(APPLICATION), json.dumps(settings)]
             children.start("application", command, os.environ)
             children.wait_until(lambda: _missing(log, url, model), limit_s=READY_LIMIT_S)
             yield Running(NAME, url, model)

@@ -17,7 +17,7 @@ from typing import Any, TypedDict
 
 APPLICATION = "peer"
 POLL_S = 0.5
-TRACKED_LIMIT_S = 180.0
+TRACKED_LIMIT_S = 600.0
 NODE_CPUS = 16  # logical: replicas ask for one each, Serve's own processes for none
 
 # Serve reads these once, at import, in every process.
@@ -154,6 +154,8 @@ def wait_until_tracked(settings: Settings) -> None:
     deadline = time.monotonic() + TRACKED_LIMIT_S
     while time.monotonic() < deadline:
         texts = [file.read_text(errors="replace") for file in logs.glob(f"replica_{APPLICATION}_LLMRouter_*.log")]
+        if any("ai-dynamo is not installed" in text for text in texts):
+            raise RuntimeError("KVAwareRouter cannot import Dynamo's SelectionService and would choose without it")
         if any(f"tracking {settings['replicas']} worker(s)" in text for text in texts):
             return
         time.sleep(POLL_S)
