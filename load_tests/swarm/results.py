@@ -1,8 +1,12 @@
-"""The files of a run: NAME.json, NAME.csv and NAME.jsonl."""
+"""The files of a run: NAME.json, NAME.csv, NAME.jsonl, and NAME.html where the report's package is there."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from load_tests.swarm.ledger import write_ledger
 from load_tests.swarm.summary import write_summary
@@ -13,6 +17,8 @@ if TYPE_CHECKING:
 
     from load_tests.swarm.run import Result
 
+REPORT: Final = "load_tests.report.html"
+
 
 def write_results(result: Result, folder: Path) -> list[Path]:
     """Write all of them, named by the summary's label, into `folder`, which is made when missing."""
@@ -22,4 +28,8 @@ def write_results(result: Result, folder: Path) -> list[Path]:
     write_summary(result.summary, paths[0])
     paths[1].write_text(as_csv(result.summary), encoding="utf-8")
     write_ledger(result.entries, paths[2])
+    if find_spec(REPORT) is not None:
+        paths.append(stem.with_name(f"{stem.name}.html"))
+        render = import_module(REPORT).render
+        paths[-1].write_text(render(msgspec.to_builtins(result.summary), result.entries), encoding="utf-8")
     return paths

@@ -115,7 +115,7 @@ def _turns(agent: Line, block_size: int, settings: Settings) -> Iterator[Turn]:
             runs = tuple((first, count) for first, count in one["h"])
             content = Blocks(runs=runs, tokens=one["i"], head=head, head_blocks=head_blocks)
             waited = turn is not None and bool(turn.branches) and number == 0
-            turn = _turn(content, one["o"], settings, think_s=0.0 if waited else one["think"])
+            turn = _turn(content, one["o"], settings, think_s=0.0 if waited else one["think"] or 0.0)
     if turn is not None:
         yield turn
 

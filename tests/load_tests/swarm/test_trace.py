@@ -106,7 +106,7 @@ def test_requests_with_timestamps_are_sessions_of_one_turn(tmp_path: Path) -> No
 
 def a_session(number: int) -> dict[str, Any]:
     def request(blocks: int, think: float) -> dict[str, Any]:
-        return {"i": 64 * blocks, "o": 10, "think": think, "h": [[1, blocks]]}
+        return {"i": 64 * blocks, "o": 10, "think": think or None, "h": [[1, blocks]]}
 
     sub = {"type": "subagent", "agent_id": "agent_001", "tool_tokens": 64, "system_tokens": 0}
     sub |= {"requests": [request(2, 0.0), request(3, 9.0)]}
