@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
-
-import msgspec
 
 from load_tests.swarm.ledger import write_ledger
 from load_tests.swarm.summary import write_summary
@@ -28,8 +25,15 @@ def write_results(result: Result, folder: Path) -> list[Path]:
     write_summary(result.summary, paths[0])
     paths[1].write_text(as_csv(result.summary), encoding="utf-8")
     write_ledger(result.entries, paths[2])
-    if find_spec(REPORT) is not None:
-        paths.append(stem.with_name(f"{stem.name}.html"))
-        render = import_module(REPORT).render
-        paths[-1].write_text(render(msgspec.to_builtins(result.summary), result.entries), encoding="utf-8")
-    return paths
+    page = stem.with_name(f"{stem.name}.html")
+    return [*paths, page] if write_page(page, "render", result.summary, result.entries) else paths
+
+
+def write_page(path: Path, name: str, *given: object) -> bool:
+    """Write what the report's function of this name makes of `given`; False where the report's package is not there."""
+    try:
+        report = import_module(REPORT)
+    except ModuleNotFoundError:
+        return False
+    path.write_text(getattr(report, name)(*given), encoding="utf-8")
+    return True

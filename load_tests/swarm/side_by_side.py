@@ -19,7 +19,7 @@ from rich.console import Console
 
 from load_tests.client import Api
 from load_tests.swarm.compare import Side, as_data, compare, phases_of
-from load_tests.swarm.results import write_results
+from load_tests.swarm.results import write_page, write_results
 from load_tests.swarm.settings import Preamble, Settings, make_settings
 from load_tests.swarm.tables import side_by_side
 from router.errors import InvalidRequest, KvistError
@@ -60,11 +60,12 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 
 def write(results: Mapping[str, Result], folder: Path) -> Path:
-    """side_by_side.json, and every column's own files."""
+    """side_by_side.json and side_by_side.html, and every column's own files."""
     for result in results.values():
         write_results(result, folder)
     path = folder / "side_by_side.json"
     path.write_text(json.dumps(as_data(results), indent=1) + "\n", encoding="utf-8")
+    write_page(path.with_suffix(".html"), "render_comparison", list(results.values()))
     return path
 
 

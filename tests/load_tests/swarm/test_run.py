@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
-from load_tests.swarm.compare import Side, as_data, columns_of, compare, phases_of
+from load_tests.swarm.compare import Side, columns_of, compare, phases_of
 from load_tests.swarm.endpoint import Call, Endpoint
 from load_tests.swarm.ledger import read_ledger
 from load_tests.swarm.progress import line, panel
 from load_tests.swarm.results import write_results
 from load_tests.swarm.run import Result, Target, run_swarm
 from load_tests.swarm.settings import Settings, make_settings
-from load_tests.swarm.side_by_side import main, side_of
+from load_tests.swarm.side_by_side import main, side_of, write
 from load_tests.swarm.summary import read_summary
 from load_tests.swarm.tally import Snapshot
 from router.errors import InvalidRequest
@@ -151,7 +151,9 @@ class TestSideBySide:
         assert one.requests == other.requests == sum(second.requests for second in one.series)
         assert (one.api, other.api) == ("messages", "chat")
         assert {entry.session for entry in results["one-changing"].entries} == {0, 1}
-        assert as_data(results)["columns"] != []
+        path = write(results, tmp_path)
+        assert [column["label"] for column in json.loads(path.read_text())["columns"]] == list(results)
+        assert {name.stem for name in tmp_path.glob("*.jsonl")} == set(results)
 
     def test_a_side_is_told_in_one_word(self) -> None:
         assert side_of("k=http://h:1,messages") == Side("k", "http://h:1", "messages", "")
