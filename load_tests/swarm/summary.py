@@ -90,7 +90,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     TTFT and E2E count from the time a request was due. ITL is the mean gap of each answer. `hit_rate` is cached over
     prompt tokens of all requests that told their usage; `ideal_hit_rate` is what one infinite cache would have held
-    of the same prompts, and both are None when the endpoint tells no usage."""
+    of the same prompts, and both are None when the endpoint tells no usage. The ideal counts the prompts' text: where
+    a model's template adds much to short prompts, a hit rate may be a little above it."""
 
     label: str
     url: str

@@ -67,7 +67,7 @@ def times_table(summary: Summary) -> Table:
     for field, words in TIMES.items():
         values: Percentiles | None = getattr(summary, field)
         if values is not None:
-            table.add_row(words, f"{values.count:,}", *(f"{getattr(values, point):,.1f}" for point in POINTS[1:]))
+            table.add_row(words, f"{values.count:,}", *(_time(getattr(values, point)) for point in POINTS[1:]))
     return table
 
 
@@ -132,6 +132,11 @@ def _cell(value: Percentiles | float | None, point: str | None) -> str:
     if isinstance(value, Percentiles) and point is not None:
         return f"{getattr(value, point):,.1f}"
     return _number(value) if isinstance(value, float) else "-"
+
+
+def _time(value: float) -> str:
+    """Short enough for eight columns on a narrow terminal."""
+    return f"{value:,.0f}" if value >= 1_000 else f"{value:.1f}"
 
 
 def _number(value: float | None) -> str:
