@@ -61,10 +61,10 @@ def measure(lab: Path) -> tuple[dict[str, Any], str]:
         folder = Path(name)
         rows = [
             PUBLISHED,
-            on_vllm(folder),
             in_virtual_time(calibration),
             on_simulated_engines(folder, pace_of(calibration)),
             on_dynamo(folder, pace_of(calibration), lab),
+            on_vllm(folder),
         ]
     return as_data(rows, about), as_text(rows, about)
 
@@ -78,7 +78,7 @@ def on_vllm(folder: Path) -> Row:
     caveat = (
         "a tiny random model on CPUs: trust ratios, not milliseconds. The line that varies is an attribution header."
     )
-    return Row(name="Kvist, vLLM-CPU", origin="measured", arms=arms_of(arms), team=team, caveat=caveat)
+    return _told(Row(name="Kvist, vLLM-CPU", origin="measured", arms=arms_of(arms), team=team, caveat=caveat))
 
 
 def in_virtual_time(calibration: Calibration) -> Row:
@@ -90,7 +90,7 @@ def in_virtual_time(calibration: Calibration) -> Row:
         "that stay the same."
     )
     arms, team = simulate_arms(calibration), simulate_team(calibration)
-    return Row(name="Kvist, virtual time", origin="measured", arms=arms, team=team, caveat=caveat)
+    return _told(Row(name="Kvist, virtual time", origin="measured", arms=arms, team=team, caveat=caveat))
 
 
 def on_simulated_engines(folder: Path, pace: Pace) -> Row:
@@ -100,7 +100,7 @@ def on_simulated_engines(folder: Path, pace: Pace) -> Row:
     with kvist(folder, [{**model, "engine_args": pace.sim_args()}]) as running:
         arms, team = measure_arms(running), measure_team(running)
     caveat = f"a real cluster whose engines take the time of {CALIBRATION}; the way there is this machine's own."
-    return Row(name="Kvist, engines simulated", origin="measured", arms=arms, team=team, caveat=caveat)
+    return _told(Row(name="Kvist, engines simulated", origin="measured", arms=arms, team=team, caveat=caveat))
 
 
 def on_dynamo(folder: Path, pace: Pace, lab: Path) -> Row:
@@ -110,7 +110,7 @@ def on_dynamo(folder: Path, pace: Pace, lab: Path) -> Row:
     with dynamo(model_folder(), folder, lab=lab, fleets=[fleet]) as running:
         arms, team = measure_arms(running), measure_team(running)
     caveat = "its mock engines take the same time as Kvist's simulated ones; asked by the same client."
-    return Row(name="Dynamo, mock engines", origin="measured", arms=arms, team=team, caveat=caveat)
+    return _told(Row(name="Dynamo, mock engines", origin="measured", arms=arms, team=team, caveat=caveat))
 
 
 def arms_of(result: ArmsResult) -> Arms:
@@ -136,6 +136,12 @@ def pace_of(calibration: Calibration) -> Pace:
         pool_blocks=POOL_BLOCKS,
         max_model_len=MAX_MODEL_LEN,
     )
+
+
+def _told(row: Row) -> Row:
+    """A long run says what it has."""
+    _say(f"{row.name}: {row.arms} {row.team}")
+    return row
 
 
 def _say(what: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -61,8 +62,7 @@ def front_line(arm: Arm, number: int) -> str:
 
 def measure_arms(running: Running) -> Arms:
     """Interleaved, one at a time, over one connection."""
-    arms: Arms = uvloop.run(_arms(running))
-    return arms
+    return asyncio.run(_arms(running))
 
 
 def measure_team(running: Running, *, model: str = "") -> Team:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import http.server
 import json
+import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from load_tests import article
-from load_tests.article_live import SYSTEM_SENTENCES, TEAM, body, front_line
+from load_tests.article_live import REQUESTS_PER_ARM, SYSTEM_SENTENCES, TEAM, body, front_line, measure_arms
 from load_tests.article_report import PUBLISHED, Arms, Row, Team, as_data, as_text
 from load_tests.article_virtual import BLOCK_SIZE, TEAM_CALLS, simulate_arms, simulate_team
+from load_tests.peers.running import Running
 from load_tests.prose import sentences
 from load_tests.sim.calibration import calibration_named
 from load_tests.stats import machine
 from load_tests.swarm.settings import make_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 ABOUT: dict[str, Any] = {"machine": machine(), "versions": {"kvist": "0"}}
@@ -28,6 +33,51 @@ MEASURED = Row(
     team=Team.of(agents=4, calls=8, prompt_tokens=1_000, cached_tokens=900),
     caveat="of this run",
 )
+
+
+EVENTS = (
+    ("message_start", {"type": "message_start", "message": {"usage": {"input_tokens": 77, "output_tokens": 0}}}),
+    ("content_block_delta", {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "x"}}),
+    ("message_stop", {"type": "message_stop"}),
+)
+
+
+class Server:
+    """Answers every Messages request with one word, in chunks, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        asked = self.asked
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+                self.send_response(200)
+                self.send_header("transfer-encoding", "chunked")
+                self.end_headers()
+                for name, data in EVENTS:
+                    event = f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
+                self.wfile.write(b"0\r\n\r\n")
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+                """Nothing."""
+
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+
+
+@pytest.fixture
+def streaming() -> Iterator[Server]:
+    server = Server()
+    thread = threading.Thread(target=server.http.serve_forever)
+    thread.start()
+    yield server
+    server.http.shutdown()
+    thread.join()
+    server.http.server_close()
 
 
 class TestTable:
@@ -100,6 +150,15 @@ class TestLive:
         sent = msgspec.json.decode(body("m", "line", sentences(1, 3)))
         assert [block["text"] for block in sent["system"]] == ["line", sentences(1, 3)]
         assert SYSTEM_SENTENCES > 2_000
+
+    def test_each_arm_is_asked_equally_often_after_a_first_request_that_is_not_counted(self, streaming: Server) -> None:
+        """Against a server that answers at once and tells its usage; the prompt's size is the server's word."""
+        arms = measure_arms(Running("stub", streaming.url, "m"))
+        lines = Counter(sent["system"][0]["text"].split()[0] for sent in streaming.asked)
+        assert lines["x-anthropic-billing-header:"] == REQUESTS_PER_ARM + 1
+        assert lines["Session"] == 2 * REQUESTS_PER_ARM + 1
+        assert (arms.requests_per_arm, arms.prompt_tokens) == (REQUESTS_PER_ARM, 77)
+        assert min(arms.stable_ms, arms.varying_ms, arms.stripped_ms) > 0
 
     def test_the_team_plays_all_its_calls(self) -> None:
         """Nothing is cut or left out as a warm-up."""
