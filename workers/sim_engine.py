@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from workers.engine import Generation
     from workers.simulator import SimDelta
 
-_PACE: Final = ("step_s", "prefill_token_s", "decode_s")
+_PACE: Final = ("step_s", "prefill_token_s", "attention_pair_s", "decode_s")
 _HIGHEST_TOKEN: Final = 4000  # below the marks of small demo vocabularies
 
 
@@ -55,6 +55,7 @@ class SimEngine:
             pool_blocks=parameters.pool_blocks,
             max_model_len=parameters.max_model_len,
             step_tokens=parameters.max_batched_tokens,
+            share_tokens=parameters.long_prefill_token_threshold,
         )
         pace = {name: getattr(parameters, name) / speed for name in _PACE}
         self._simulator = Simulator(msgspec.structs.replace(parameters, **pace))

@@ -3,8 +3,9 @@
 One step at a time: running requests continue first (a decode takes one token of the step's budget, a prefill takes
 what is left), then waiting ones join, first come first served, each starting after its longest cached prefix. While
 others are there, none gets more than `long_prefill_token_threshold` of a step, as in vLLM (0: no such cap). A step
-lasts `step_s + prefill tokens x prefill_token_s + decodes x decode_s`. When blocks run out, the request that joined
-last is put back and computes again later. Events leave with the step that caused them: an idle engine sends none.
+lasts `step_s + prefill tokens x prefill_token_s + pairs x attention_pair_s + decodes x decode_s`; the pairs are those
+of a prefilled token and one before it, cached ones included. When blocks run out, the request that joined last is put
+back and computes again later. Events leave with the step that caused them: an idle engine sends none.
 
 The next token is a function of all tokens before it and the seed only: any replica continues a text alike.
 """
@@ -46,6 +47,7 @@ class SimParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     long_prefill_token_threshold: NaturalInt = 0
     step_s: Seconds = 0.004
     prefill_token_s: Seconds = 0.000_02
+    attention_pair_s: Seconds = 0.0
     decode_s: Seconds = 0.000_1
     vocabulary: tuple[int, int] = (256, 4096)  # generated tokens are at least the first and below the second
     eos_token: int | None = None
@@ -268,10 +270,12 @@ class Simulator:
                 break
             self._running.append(self._waiting.popleft())
             budget -= wanted
+        prefills = [request for request in self._running if request.scheduled and _in_prefill(request)]
         decodes = sum(request.scheduled == 1 and not _in_prefill(request) for request in self._running)
-        prefill = self.parameters.max_batched_tokens - budget - decodes
+        tokens = self.parameters.max_batched_tokens - budget - decodes
+        pairs = sum(request.scheduled * (request.computed + request.scheduled / 2) for request in prefills)
         pace = self.parameters
-        return pace.step_s + prefill * pace.prefill_token_s + decodes * pace.decode_s
+        return pace.step_s + tokens * pace.prefill_token_s + pairs * pace.attention_pair_s + decodes * pace.decode_s
 
     def _join(self, request: _Request, budget: int) -> int:
         """Start a waiting request after its cached prefix; 0 when there is no room for it."""

@@ -14,8 +14,8 @@ FOLDER: Final = Path(__file__).parent / "calibrations"
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A step takes `step_s + prefill tokens · prefill_token_s + decodes · decode_s`; a request is `front_s` under way
-    between its client and the engine. `source` says where the numbers are from."""
+    """How long steps take, as `workers.simulator` says; a request is `front_s` under way between its client and the
+    engine. `source` says where the numbers are from."""
 
     name: str
     source: str
@@ -25,6 +25,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     front_s: Seconds
     step_tokens: PositiveInt
     max_num_seqs: PositiveInt
+    attention_pair_s: Seconds = 0.0
 
     def parameters(self, *, block_size: int, pool_blocks: int, share_tokens: int = 0) -> SimParameters:
         """An engine of this pace. `share_tokens` is the most of a step that one prompt gets while others are there."""
@@ -37,6 +38,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             long_prefill_token_threshold=share_tokens,
             step_s=self.step_s,
             prefill_token_s=self.prefill_token_s,
+            attention_pair_s=self.attention_pair_s,
             decode_s=self.decode_s,
         )
 

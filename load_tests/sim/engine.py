@@ -96,6 +96,7 @@ class Engine:
         self.decoded_tokens = 0
         self._step_s = parameters.step_s / speed
         self._prefill_token_s = parameters.prefill_token_s / speed
+        self._attention_pair_s = parameters.attention_pair_s / speed
         self._decode_s = parameters.decode_s / speed
         self._size = parameters.block_size
         self._waiting: deque[_Request] = deque()
@@ -190,7 +191,7 @@ class Engine:
         self._began_at = now
         self._plain, self._last, self._is_scheduled = 0, 1, False
         if self._only_decodes:
-            self._each_s = self._duration(0, len(self._running))
+            self._each_s = self._duration(0, 0, len(self._running))
             self._plain, blocks = self._plain_steps()
             if blocks <= self.pool.free_blocks and not self._waiting:
                 return
@@ -303,7 +304,9 @@ class Engine:
         if len(self._running) == before:
             budget = self._admit(budget, share, now)
         decodes = sum([one.scheduled == 1 and one.is_decoding for one in self._running])
-        return self._duration(most - budget - decodes, decodes)
+        prefills = [one for one in self._running if one.scheduled and not one.is_decoding]
+        pairs = sum([one.scheduled * (one.computed + one.scheduled / 2) for one in prefills])
+        return self._duration(most - budget - decodes, pairs, decodes)
 
     def _admit(self, budget: int, share: int, now: float) -> int:
         """Let waiting requests join while there is room; returns what is left of the budget."""
@@ -316,8 +319,9 @@ class Engine:
         self._may_join = not budget
         return budget
 
-    def _duration(self, prefill_tokens: int, decodes: int) -> float:
-        return self._step_s + prefill_tokens * self._prefill_token_s + decodes * self._decode_s
+    def _duration(self, tokens: int, pairs: float, decodes: int) -> float:
+        pace = self._prefill_token_s, self._attention_pair_s, self._decode_s
+        return self._step_s + tokens * pace[0] + pairs * pace[1] + decodes * pace[2]
 
     @property
     def _share_tokens(self) -> int:

@@ -53,8 +53,8 @@ def floor_s(workload: Workload, cached: list[int], pace: Calibration) -> list[fl
     found = []
     for request, tokens in zip(workload.requests, cached, strict=True):
         new = request.prompt_tokens - tokens
-        steps = -(-new // pace.step_tokens)
-        found.append(pace.front_s + steps * pace.step_s + new * pace.prefill_token_s)
+        steps, pairs = -(-new // pace.step_tokens), new * (tokens + new / 2)
+        found.append(pace.front_s + steps * pace.step_s + new * pace.prefill_token_s + pairs * pace.attention_pair_s)
     return found
 
 

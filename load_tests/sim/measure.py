@@ -1,7 +1,7 @@
 """The pace of a real engine, as a calibration: probes alone and together, and the straight lines through them.
 
 - `step_s` and `decode_s`: time between tokens of one answer, and of DECODES answers at once;
-- `prefill_token_s` and `front_s`: the line through times to first token of cold prompts of PROBE_TOKENS, less the
+- `prefill_token_s`, `attention_pair_s` and `front_s`: the plane through times to first token of the PROBES, less the
   fixed part of their steps.
 """
 
@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import time
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from workers.engine import Engine
 
-PROBE_TOKENS: Final = (64, 256, 512, 1024, 1536, 2048, 3072, 4096)
+PROBES: Final = tuple((cached, new) for cached in (0, 1024, 2048, 4096) for new in (64, 256, 512, 1024, 2048))
 ROUNDS: Final = 5
 DECODES: Final = 8
 DECODED_TOKENS: Final = 48
@@ -38,34 +38,42 @@ class Probes:
         self._engine = engine
         self._clock = clock
         self._numbers = itertools.count()
+        self._names = itertools.count()
 
     async def calibration(self, *, name: str, source: str, max_num_seqs: int) -> Calibration:
         """Measure it, after a first round that warms the engine up."""
-        await self._first_token_s(PROBE_TOKENS[-1])
+        await self._first_token_s(*PROBES[-1])
         alone_s = await self._between_tokens_s(1)
         together_s = await self._between_tokens_s(DECODES)
         decode_s = max(0.0, (together_s - alone_s) / (DECODES - 1))
         step_s = max(1e-5, alone_s - decode_s)
-        times = [median([await self._first_token_s(tokens) for _ in range(ROUNDS)]) for tokens in PROBE_TOKENS]
+        times = [median([await self._first_token_s(*probe) for _ in range(ROUNDS)]) for probe in PROBES]
         step_tokens = self._engine.info.step_tokens
-        prefill_token_s, front_s = line_through(PROBE_TOKENS, times, step_s=step_s, step_tokens=step_tokens)
+        plane = plane_through(PROBES, times, step_s=step_s, step_tokens=step_tokens)
         return Calibration(
             name=name,
             source=source,
             step_s=round(step_s, 9),
-            prefill_token_s=round(prefill_token_s, 9),
+            prefill_token_s=round(plane.prefill_token_s, 9),
+            attention_pair_s=round(plane.attention_pair_s, 12),
             decode_s=round(decode_s, 9),
-            front_s=round(front_s, 9),
+            front_s=round(plane.front_s, 9),
             step_tokens=step_tokens,
             max_num_seqs=max_num_seqs,
         )
 
-    async def _first_token_s(self, tokens: int) -> float:
-        return (await self._token_times(tokens, 1))[0]
+    async def _first_token_s(self, cached: int, new: int) -> float:
+        """Time to first token of a prompt of which so many tokens are cached and so many are not."""
+        number = next(self._numbers)
+        if cached:
+            await self._token_times(number, cached + 1, 1)
+        return (await self._token_times(number, cached + new, 1))[0]
 
     async def _between_tokens_s(self, answers: int) -> float:
         """Median time between the tokens of so many answers at once, once all of them are decoding."""
-        all_times = await asyncio.gather(*[self._token_times(64, DECODED_TOKENS) for _ in range(answers)])
+        all_times = await asyncio.gather(
+            *[self._token_times(next(self._numbers), 64, DECODED_TOKENS) for _ in range(answers)]
+        )
         return median(
             [
                 after - before
@@ -74,21 +82,38 @@ class Probes:
             ]
         )
 
-    async def _token_times(self, tokens: int, output_tokens: int) -> list[float]:
-        number, size = next(self._numbers), self._engine.info.block_size
+    async def _token_times(self, number: int, tokens: int, output_tokens: int) -> list[float]:
+        """When each token of the answer came. Probes of one number begin alike, others do not."""
+        size = self._engine.info.block_size
         runs = (Run(FIRST_PROBE_BLOCK + number * 4096, tokens // size),)
         request = SimRequest("probe", 0, tokens, output_tokens, runs)
-        generation = generation_of(request, number, size)
+        generation = generation_of(request, next(self._names), size)
         started_at = self._clock()
         return [self._clock() - started_at async for _ in self._engine.generate(generation)]
 
 
-def line_through(
-    tokens: Sequence[int], times_s: Sequence[float], *, step_s: float, step_tokens: int
-) -> tuple[float, float]:
-    """Seconds per token and at no tokens, by least relative squares: short prompts count as much as long ones."""
+class Plane(NamedTuple):
+    """What a prompt's first token costs beside its steps."""
+
+    prefill_token_s: float
+    attention_pair_s: float
+    front_s: float
+
+
+def plane_through(
+    probes: Sequence[tuple[int, int]], times_s: Sequence[float], *, step_s: float, step_tokens: int
+) -> Plane:
+    """By least relative squares over (cached, new) tokens: short prompts count as much as long ones. What would come
+    out below zero is taken as zero, and the others again without it."""
     values = np.array(times_s)
-    steps = np.ceil(np.array(tokens) / step_tokens)
-    design = np.stack([np.array(tokens, dtype=float), np.ones(len(tokens))], axis=1) / values[:, None]
-    slope, start = np.linalg.lstsq(design, (values - steps * step_s) / values, rcond=None)[0]
-    return max(0.0, float(slope)), max(0.0, float(start))
+    cached, new = np.array(probes, dtype=float).T
+    left = values - np.ceil(new / step_tokens) * step_s
+    columns = np.stack([new, new * (cached + new / 2), np.ones(len(new))], axis=1) / values[:, None]
+    kept = [0, 1, 2]
+    while kept:
+        found = np.linalg.lstsq(columns[:, kept], left / values, rcond=None)[0]
+        if found.min() >= 0:
+            break
+        kept.pop(int(found.argmin()))
+    costs = dict(zip(kept, found.tolist(), strict=True)) if kept else {}
+    return Plane(costs.get(0, 0.0), costs.get(1, 0.0), costs.get(2, 0.0))

@@ -9,7 +9,7 @@ import pytest
 from load_tests.sim.calibration import calibration_named, calibration_names
 from load_tests.sim.cluster import even_cluster
 from load_tests.sim.ideal import capacity_tokens, floor_s, ideal_tokens, working_set_blocks
-from load_tests.sim.measure import line_through
+from load_tests.sim.measure import plane_through
 from load_tests.sim.replay import PoolSize, Setting, replay
 from load_tests.sim.report import as_text, row_of, write, yardstick
 from load_tests.sim.scenarios import cold_burst, hot_prefix
@@ -111,7 +111,14 @@ def test_a_pool_is_blocks_or_a_multiple_of_the_working_set(text: str) -> None:
         PoolSize.parse(text)
 
 
-def test_a_pace_is_the_line_through_its_probes() -> None:
-    tokens = (100, 1000, 2000)
-    times = [0.005 + -(-count // 512) * 0.01 + count * 0.0001 for count in tokens]
-    assert list(line_through(tokens, times, step_s=0.01, step_tokens=512)) == pytest.approx([0.0001, 0.005])
+def test_a_pace_is_the_plane_through_its_probes() -> None:
+    probes = [(0, 100), (0, 1000), (1000, 500), (4000, 1000), (2000, 100)]
+    times = [0.005 + -(-new // 512) * 0.01 + new * 0.0001 + new * (cached + new / 2) * 1e-8 for cached, new in probes]
+    assert list(plane_through(probes, times, step_s=0.01, step_tokens=512)) == pytest.approx([0.0001, 1e-8, 0.005])
+
+
+def test_no_cost_is_below_zero() -> None:
+    probes = [(0, 100), (0, 1000), (1000, 500)]
+    found = plane_through(probes, [0.0099, 0.0999, 0.04], step_s=0.0, step_tokens=512)
+    assert min(found) == 0.0
+    assert found.prefill_token_s > 0
