@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from heapq import heapify, heappop, heappush
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -45,26 +46,22 @@ def closed_loop(name: str, block_size: int, sessions: Sequence[Session], layout:
     before: dict[int, int] = {}  # agent → its last session
     taken: list[tuple[Session, float]] = []
     placed: list[_Placed] = []
+    begins: list[float] = []  # of all calls, in order
     order: list[Session] = []
-    while free:
+    while len(begins) < layout.requests or begins[layout.requests - 1] >= free[0][0]:
         begins_s, agent = heappop(free)
         order = order or random.sample(sessions, len(sessions))
         session = order.pop()
         number = len(taken)
         taken.append((session, begins_s))
-        placed += _place(session, number, begins_s, before.get(agent), taken)
+        new = _place(session, number, begins_s, before.get(agent), taken)
+        placed += new
+        for one in new:
+            insort(begins, one.begins_s)
         before[agent] = number
-        ends_s = begins_s + session.ends_s
-        if _begun_by(placed, ends_s, layout.requests) < layout.requests:
-            heappush(free, (ends_s, agent))
+        heappush(free, (begins_s + session.ends_s, agent))
     placed.sort(key=lambda one: one[:3])
     return Workload(name, block_size, _requests(placed[: layout.requests], taken, layout.rate_scale))
-
-
-def _begun_by(placed: Sequence[_Placed], now: float, enough: int) -> int:
-    if len(placed) < enough:
-        return 0
-    return sum([one.begins_s < now for one in placed])
 
 
 def _place(
