@@ -6,7 +6,7 @@ STAMP := $(KVIST_VENV)/.made-from-$(shell cat deploy/cpu-lock.txt deploy/make_en
 export KVIST_CLIENTS ?= $(HOME)/.cache/kvist/clients
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: env clients check test caches soak serve demo fuzz mutate clean
+.PHONY: env clients browser check test caches soak serve demo fuzz mutate clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -27,11 +27,15 @@ demo: env ## Measure what an unstable preamble and blind routing cost, and that 
 clients: ## Install Claude Code and Codex from npm (KVIST_CLIENTS) for the tests that drive them
 	@bash deploy/make_clients.sh "$(KVIST_CLIENTS)"
 
+browser: ## Find or install the headless Chromium that tests open reports with
+	@bash deploy/make_browser.sh >/dev/null
+
 check: env ## Lint, types, import contracts
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 test: env check ## Everything that must be green, pytest's summary last
 	@-$(MAKE) --silent clients  # without them their tests fail, and say why
+	@-$(MAKE) --silent browser  # same
 	@$(PYTEST) -q -n 2 --dist loadfile -m "not slow" --cov --cov-report=term:skip-covered
 
 real: env ## The long tests between real processes: hybrid models, a router stopped for 20 s under a real engine
