@@ -284,3 +284,48 @@ def test_the_relays_shown_set_predicts_what_the_engine_finds(
         assert results[-1].deltas[-1].cached_tokens == predicted
         for batch in [result.batch for result in results if result.batch]:
             view.apply(relay.apply(batch.seq, batch.payload).ops)
+
+
+def first_tokens(simulator: Simulator, *generations: Generation) -> dict[str, int]:
+    """In which step each request got its first token."""
+    for each in generations:
+        simulator.submit(each)
+    found: dict[str, int] = {}
+    for step, result in enumerate(finish(simulator), start=1):
+        for delta in result.deltas:
+            found.setdefault(delta.request_id, step)
+    return found
+
+
+def test_first_come_first_served_a_short_prompt_waits_for_a_long_one() -> None:
+    long, short = generation("long", list(range(100))), generation("short", [200] * 10)
+    assert first_tokens(sim(max_batched_tokens=20), long, short) == {"long": 5, "short": 6}
+
+
+def test_with_a_shared_step_a_short_prompt_overtakes_a_long_one() -> None:
+    """The long one gets half a step while it is not alone, and all of each step after."""
+    long, short = generation("long", list(range(100))), generation("short", [200] * 10)
+    shared = sim(max_batched_tokens=20, long_prefill_token_threshold=10)
+    assert first_tokens(shared, long, short) == {"short": 1, "long": 6}
+
+
+def test_alone_a_long_prompt_gets_all_of_each_step() -> None:
+    shared = sim(max_batched_tokens=20, long_prefill_token_threshold=10)
+    assert first_tokens(shared, generation("long", list(range(100)))) == {"long": 5}
+
+
+def test_a_threshold_above_the_budget_changes_nothing() -> None:
+    long, short = generation("long", list(range(100))), generation("short", [200] * 10)
+    assert first_tokens(sim(max_batched_tokens=20, long_prefill_token_threshold=90), long, short) == {
+        "long": 5, "short": 6,
+    }  # fmt: skip
+
+
+def test_attention_costs_what_a_token_looks_back_on() -> None:
+    """8 new tokens see 0 to 7 of their own and, the second time, 16 cached ones each."""
+    simulator = sim(step_s=0.0, attention_pair_s=1.0)
+    simulator.submit(generation("cold", list(range(16))))
+    assert simulator.begin_step(0.0) == 16 * 16 / 2
+    simulator.end_step()
+    simulator.submit(generation("warm", [*range(16), *range(100, 108)]))
+    assert simulator.begin_step(1000.0) == 1000.0 + 8 * (16 + 8 / 2)
