@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from cluster.backend import Health
-from cluster.status_metrics import samples
+from cluster.status_metrics import held_samples, samples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cluster.backend import Job
+    from cluster.backend import Job, TokenStream
     from cluster.ray_metrics import RayMetrics
-    from cluster.serve_plane import ModelPlane, ServeStream
+    from cluster.serve_plane import ModelPlane
     from router.policy import Score
     from router.replicas import ReplicaStatus
 
@@ -52,8 +52,8 @@ class ServeBackend:
         for plane in self._distinct:
             await plane.close()
 
-    def start(self, job: Job) -> ServeStream:
-        """Choose, reserve and call. Raises `NoReplica` when nothing is routable."""
+    def start(self, job: Job) -> TokenStream:
+        """Choose, reserve and call, or hold. Raises `NoReplica` when nothing is routable."""
         return self._planes[job.model].start_stream(job)
 
     def preview(self, job: Job) -> tuple[Score, ...]:
@@ -72,9 +72,12 @@ class ServeBackend:
         return Health(
             ready=all(plane.fleet.routable for plane in self._distinct),
             warm=warm == self._expected_replicas,
-            detail=f"{warm} of {self._expected_replicas} replicas warm",
+            detail="; ".join([f"{warm} of {self._expected_replicas} replicas warm", *self._held_words()]),
             replicas=[_row(status) for status in statuses],
         )
+
+    def _held_words(self) -> list[str]:
+        return [f"{plane.fleet.model}: {why}" for plane in self._distinct if (why := plane.fleet.why_held)]
 
     def _statuses(self) -> list[ReplicaStatus]:
         now = time.monotonic()
@@ -83,7 +86,8 @@ class ServeBackend:
     async def _report(self, metrics: RayMetrics) -> None:
         while True:
             try:
-                metrics.send(samples(self._statuses()))
+                held = {plane.fleet.model: plane.fleet.held for plane in self._distinct}
+                metrics.send([*samples(self._statuses()), *held_samples(held)])
             except Exception:
                 logger.exception("metrics were not reported")
             await asyncio.sleep(REPORT_INTERVAL_S)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from ray.exceptions import RayActorError, RayTaskError
@@ -17,6 +17,7 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from cluster.backend import Job, Routed
 from cluster.data_plane import DataPlane
+from cluster.held_stream import HeldStream
 from router.errors import KvistError, NoReplica, ReplicaBusy, ReplicaDied, WireError
 from router.hashing import BYTES_PER_TOKEN, block_hashes, seed_of
 from router.membership import MEMBERSHIP
@@ -92,13 +93,21 @@ class ModelPlane:
         if self._running is not None:
             await self._running
 
-    def start_stream(self, job: Job) -> ServeStream:
-        """Choose and reserve, in one synchronous step, then call. Raises `NoReplica` when nothing is routable."""
+    def start_stream(self, job: Job) -> ServeStream | HeldStream:
+        """Choose and reserve, in one synchronous step, then call; or hold what must wait. Raises `NoReplica` when
+        nothing is routable."""
         began_s = self.clock()
         prompt, hashed_s = self._hashed(job), self.clock()
-        decision = self.fleet.choose(prompt, hashed_s)
+        asked = Asked(prompt, began_s, hashed_s - began_s)
+        if self.fleet.hold(prompt, hashed_s) is not None:
+            return HeldStream(self, job, asked)
+        return self.begin(job, asked)
+
+    def begin(self, job: Job, asked: Asked) -> ServeStream:
+        """Choose and reserve now. Raises `NoReplica`."""
+        decision = self.fleet.choose(asked.prompt, self.clock())
         try:
-            return ServeStream(plane=self, job=job, decision=decision, hash_s=hashed_s - began_s)
+            return ServeStream(plane=self, job=job, decision=decision, asked=asked)
         except BaseException:
             self.finish(decision)
             raise
@@ -155,18 +164,26 @@ class ModelPlane:
                 self.data.add(replica, info.data)
 
 
+class Asked(NamedTuple):
+    """A prompt with its hashes, when it was asked for, and how long hashing took."""
+
+    prompt: PromptBlocks
+    at_s: float
+    hash_s: float
+
+
 class ServeStream:
     """One running generation. Its reservation is given back exactly once, however the stream ends."""
 
-    def __init__(self, *, plane: ModelPlane, job: Job, decision: Decision, hash_s: float) -> None:
+    def __init__(self, *, plane: ModelPlane, job: Job, decision: Decision, asked: Asked) -> None:
         self._plane = plane
         self._decision = decision
         self._routed = Routed(
             replica=decision.candidates[0],
             predicted_cached_tokens=decision.predicted_cached_tokens,
-            hash_s=hash_s,
+            hash_s=asked.hash_s,
         )
-        self._started_s = plane.clock()
+        self._started_s = asked.at_s + asked.hash_s
         self._generation = Generation(
             request_id=job.request_id,
             tokens=job.tokens,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from cluster.api.outcomes import Report
     from router.replicas import ReplicaStatus
@@ -52,6 +52,7 @@ ACTUAL: Final = Metric("kvist_cached_tokens_actual", "gauge", "Counted by the en
 BACKLOG: Final = Metric("kvist_backlog_tokens", "gauge", "Prompt tokens before a new request", REPLICA)
 RUNNING: Final = Metric("kvist_running_requests", "gauge", "Requests that the engine decodes", REPLICA)
 WAITING: Final = Metric("kvist_waiting_requests", "gauge", "Requests before their first token", REPLICA)
+HELD: Final = Metric("kvist_held_sessions", "gauge", "New sessions that wait while live ones fill caches", ("model",))
 REQUESTS: Final = Metric("kvist_requests", "counter", "Requests by how they ended", ("model", "api", "outcome"))
 RULES: Final = Metric("kvist_canonical_changes", "counter", "What canonical rules changed", ("model", "rule"))
 TURNS: Final = Metric(
@@ -90,6 +91,7 @@ CATALOGUE: Final = (
     BACKLOG,
     RUNNING,
     WAITING,
+    HELD,
     REQUESTS,
     RULES,
     TURNS,
@@ -120,6 +122,12 @@ def samples(statuses: Iterable[ReplicaStatus]) -> Iterator[Sample]:
         yield Sample(BACKLOG, labels, status.backlog_tokens)
         yield Sample(RUNNING, labels, status.running)
         yield Sample(WAITING, labels, status.waiting)
+
+
+def held_samples(held: Mapping[str, int]) -> Iterator[Sample]:
+    """Sessions that are held, by model."""
+    for model, sessions in held.items():
+        yield Sample(HELD, (model,), sessions)
 
 
 def increments(report: Report, *, known_models: Collection[str]) -> Iterator[Sample]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from router.admission import Admission, Hold, Pressure
 from router.cost import Standing
 from router.errors import KvistBug, NoReplica, WireError
 from router.feed import Apply, Feed, FeedAction, RequestSnapshot, Reset
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 Message = TypeVar("Message", "Frame", "tuple[SnapshotChunk, int]")
 
 NOTHING: Final = Depth(0, 0, 0)
+MAX_SIBLINGS: Final = 64  # ingresses that are believed to send as much as this one
 NONCES_PER_JOIN: Final = 2**24
 
 
@@ -87,6 +89,7 @@ class Fleet:
         self._loads = Loads()
         self._paces = Paces()
         self.live = LiveSessions()
+        self._admission = Admission()
         self._joins = 0
         self._turn = 0
 
@@ -196,6 +199,37 @@ class Fleet:
         )
         return Decision(
             self._loads.reserve(made), tuple([score.replica for score in scores]), best.cached_tokens, scores
+        )
+
+    def hold(self, prompt: PromptBlocks, now: float) -> Hold | None:
+        """Whether a prompt must wait before it may be chosen for, and why; see router/admission.py. Whoever holds asks
+        again, or calls `leave_held`."""
+        if not prompt.session or self.live.is_alive(prompt.session):
+            return None
+        return self._admission.ask(prompt.session, prompt.prompt_tokens, self._pressure(), now)
+
+    def leave_held(self, session: str) -> None:
+        """The client of a held session has gone. Safe to call for any."""
+        self._admission.leave(session)
+
+    @property
+    def held(self) -> int:
+        """Sessions that wait."""
+        return len(self._admission)
+
+    @property
+    def why_held(self) -> str:
+        """In words, why they wait; "" while nobody does."""
+        return self._admission.reason(self._pressure()) if self.held else ""
+
+    def _pressure(self) -> Pressure:
+        members = [one for one in self._members.values() if one.alive]
+        part = max(self._loads.our_part, 1 / MAX_SIBLINGS)
+        return Pressure(
+            live_tokens=self.live.total_tokens / part,
+            pool_tokens=sum([one.pool_tokens for one in members]),
+            busy_share=sum([one.load.arrivals.busy_share for one in members]) / max(len(members), 1) / part,
+            return_share=self.live.return_share,
         )
 
     def preview(self, prompt: PromptBlocks, now: float) -> tuple[Score, ...]:
@@ -351,7 +385,7 @@ class Fleet:
             backlog,
             load.ahead(backlog) if backlog else (),
             load.slowness.factor,
-            arrivals.per_s / (1.0 - arrivals.busy_share),
+            arrivals.per_s * (1.0 - self.live.return_share) / (1.0 - arrivals.busy_share),
             load.overdue_s,
             member.pool_tokens - self.live.tokens_on(member.name),
         )

@@ -19,7 +19,7 @@ from router.limits import LIVE_HIGH_S, LIVE_LOW_S, MAX_SESSIONS, SESSION_FORGOTT
 LIVE_DEFAULT_S: Final = 60.0  # between two turns of an agent there is a tool; between two of a person, a minute
 RETURNED_SHARE: Final = 0.95  # of the sessions that return, those that have by then
 GAP_WEIGHT: Final = 0.1  # in powers of e: a gap that is ten times too short is right after two dozen returns
-RETURN_WEIGHT: Final = 0.02
+RETURN_WEIGHT: Final = 0.01
 
 
 class _Session(msgspec.Struct):
@@ -41,7 +41,7 @@ class LiveSessions:
         self._dormant: OrderedDict[str, _Session] = OrderedDict()
         self._tokens: dict[str, int] = {}
         self.alive_s = LIVE_DEFAULT_S
-        self.return_share = 0.0  # of recent requests with a session, those of a session that was known
+        self.return_share = 1.0  # of recent requests with a session, those of a session that was known: agents return
         self.total_tokens = 0
 
     def __repr__(self) -> str:

@@ -8,12 +8,13 @@ is a hint, and may be missing, but never stays.)
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from router.errors import KvistBug
-from router.limits import LOAD_SETTLE_S, MAX_RESERVATIONS, OVERDUE_S, RESERVATION_TTL_S
+from router.limits import LOAD_SETTLE_S, MAX_RESERVATIONS, OVERDUE_S, RESERVATION_TTL_S, SEEN_S
 from router.rates import Arrivals, Slowness
 from router.step_rule import FIRST_COME, StepRule, left_of
 from router.wire import Load
@@ -129,6 +130,8 @@ class Loads:
         self._open: dict[int, Reservation] = {}  # oldest first
         self._next = 1
         self.lost = 0
+        self._ours = self._all = 0.0  # requests on all replicas, averaged over SEEN_S
+        self._seen_at = 0.0
 
     def __repr__(self) -> str:
         return f"<Loads replicas={len(self._replicas)} open={len(self._open)} lost={self.lost}>"
@@ -205,6 +208,7 @@ class Loads:
         """Release what was never finished, and let time pass. O(replicas and what is released)."""
         for load in self._replicas.values():
             load.on_time(now)
+        self._note_part(now)
         while self._open:
             oldest = next(iter(self._open))
             if self._open[oldest].made_at > now - RESERVATION_TTL_S:
@@ -225,6 +229,19 @@ class Loads:
                 or not load.inflight_blocks <= blocks
             ):
                 raise KvistBug(f"{name}: the load is not the sum of its reservations")
+
+    @property
+    def our_part(self) -> float:
+        """Of the requests on all replicas, those that this ingress sent them: 1.0 where it is the only one."""
+        return self._ours / self._all if self._all else 1.0
+
+    def _note_part(self, now: float) -> None:
+        ours = sum([len(load.inflight) for load in self._replicas.values()])
+        gauged = sum([load.gauge.running + load.gauge.waiting + len(load.fresh) for load in self._replicas.values()])
+        faded = math.exp((self._seen_at - now) / SEEN_S)
+        self._seen_at = now
+        self._ours += (1.0 - faded) * (ours - self._ours)
+        self._all += (1.0 - faded) * (max(gauged, ours) - self._all)
 
     def _lose(self, token: int) -> None:
         self.lost += 1

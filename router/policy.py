@@ -94,6 +94,7 @@ class LeastTime(msgspec.Struct, frozen=True, kw_only=True):
     cpu_credit: float = 0.75
     disk_credit: float = 0.5
     compute_price: float = 0.25
+    others_price: float = 1.0
     room_price: float = 1.0
     tie_s: float = 0.001
 
@@ -117,7 +118,7 @@ class LeastTime(msgspec.Struct, frozen=True, kw_only=True):
             wait_s = before * token_s + overdue_s
             price_s = compute_s * compute_price
             if arrivals_per_s:
-                price_s += arrivals_per_s * delay_s2(wait_s, compute_s, part * token_s, short_share)
+                price_s += self.others_price * arrivals_per_s * delay_s2(wait_s, compute_s, part * token_s, short_share)
             decodes_s = (uncached // part + 1) * running * decode_s
             room_s = 0.0
             if live_room < uncached:

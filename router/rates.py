@@ -19,7 +19,8 @@ RATE_MIN_TOKENS: Final = 2_048  # below, the time to first token is mostly waiti
 SLOWNESS_WEIGHT: Final = 0.25  # of one prompt: three slow ones in a row are seen
 SLOWNESS_NOISE: Final = 1.3  # replicas within this factor of the others are alike: queues make times differ as much
 DECODE_DEFAULT_S: Final = 0.002  # by which one decode makes a step longer, until it is known
-DECODE_MAX_S: Final = 0.02
+DECODE_MAX_S: Final = 0.005
+STEP_MAX_S: Final = 0.5  # beyond, a prompt waited for something else, such as room in the pool
 DECODE_PRIOR: Final = 25.0  # decodes² of variance: as if so much had been seen of the default
 DECODE_WEIGHT: Final = 0.02
 SHORT_WEIGHT: Final = 0.02
@@ -57,7 +58,7 @@ class Paces:
             replica.observe(self.tokens_per_s / rate, now)
             mixed = self.tokens_per_s * (rate / self.tokens_per_s) ** RATE_WEIGHT
             self.tokens_per_s = min(max(mixed, RATE_LOW), RATE_HIGH)
-        else:
+        elif seen.elapsed_s < STEP_MAX_S * seen.steps:
             self._observe_step(seen.running, (seen.elapsed_s - seen.tokens / self.tokens_per_s) / seen.steps)
 
     def note_prompt(self, uncached_tokens: int, rule: StepRule) -> None:
@@ -67,7 +68,7 @@ class Paces:
 
     def _observe_step(self, running: int, step_s: float) -> None:
         """Exponentially weighted regression of a step's length on the decodes in it."""
-        apart, longer = running - self._running, min(max(step_s, 0.0), 1.0) - self._step_s
+        apart, longer = running - self._running, max(step_s, 0.0) - self._step_s
         self._running += DECODE_WEIGHT * apart
         self._step_s += DECODE_WEIGHT * longer
         self._spread = (1.0 - DECODE_WEIGHT) * (self._spread + DECODE_WEIGHT * apart * apart)

@@ -27,6 +27,7 @@ from cluster.status_metrics import (
     STAGE,
     TURNS,
     Sample,
+    held_samples,
     increments,
     samples,
 )
@@ -72,7 +73,9 @@ def report(**changes: Any) -> Report:
 def test_every_metric_of_the_catalogue_has_a_sample_with_its_labels() -> None:
     """Names are unique; a sample has as many labels as its metric."""
     of_replicas, of_requests = list(samples(statuses())), list(increments(report(**ANSWERED), known_models={"m"}))
-    assert {sample.metric for sample in of_replicas + of_requests} == set(CATALOGUE)
+    of_models = list(held_samples({"m": 3}))
+    assert [(sample.labels, sample.value) for sample in of_models] == [(("m",), 3)]
+    assert {sample.metric for sample in of_replicas + of_models + of_requests} == set(CATALOGUE)
     assert len({metric.name for metric in CATALOGUE}) == len(CATALOGUE)
     assert all(len(sample.labels) == len(sample.metric.labels) for sample in of_replicas + of_requests)
     assert all(sample.labels[:2] == ("m", "r1") for sample in of_replicas)

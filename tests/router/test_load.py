@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from router import load as load_module
 from router.errors import KvistBug
-from router.limits import LOAD_SETTLE_S, OVERDUE_S, RESERVATION_TTL_S
+from router.limits import LOAD_SETTLE_S, OVERDUE_S, RESERVATION_TTL_S, SEEN_S
 from router.load import Loads, Reservation
 from router.wire import Load
 
@@ -222,3 +222,16 @@ def test_a_later_prompt_that_is_done_first_is_noted_for_those_it_overtook(loads:
     loads.first_token(tokens[1], 1.0)
     overtaken = [one.overtaken_tokens for token in tokens if (one := loads.find(token)) is not None]
     assert overtaken == [30, 0, 0]
+
+
+def test_seen_s_stops_one_moment_from_saying_how_many_ingresses_there_are(loads: Loads) -> None:
+    """Replicas tell of twice as many requests as we sent: another ingress is there, for as long as that lasts."""
+    assert loads.our_part == 1.0
+    loads.reserve(reservation(at=0.0))
+    for step in range(1, 100):
+        loads.on_gauge("a", gauge(0, running=2), step * SEEN_S / 10)
+        loads.sweep(step * SEEN_S / 10)
+    assert loads.our_part == pytest.approx(0.5, abs=0.02)
+    loads.on_gauge("a", gauge(0, running=9), 10 * SEEN_S)
+    loads.sweep(10 * SEEN_S)
+    assert loads.our_part > 0.3
