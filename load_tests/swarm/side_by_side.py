@@ -18,8 +18,10 @@ import uvloop
 from rich.console import Console
 
 from load_tests.client import Api
+from load_tests.report.html import render_comparison
+from load_tests.report.limits import MAX_RUNS
 from load_tests.swarm.compare import Side, as_data, compare, phases_of
-from load_tests.swarm.results import write_page, write_results
+from load_tests.swarm.results import write_results
 from load_tests.swarm.settings import Preamble, Settings, make_settings
 from load_tests.swarm.tables import side_by_side
 from router.errors import InvalidRequest, KvistError
@@ -65,7 +67,8 @@ def write(results: Mapping[str, Result], folder: Path) -> Path:
         write_results(result, folder)
     path = folder / "side_by_side.json"
     path.write_text(json.dumps(as_data(results), indent=1) + "\n", encoding="utf-8")
-    write_page(path.with_suffix(".html"), "render_comparison", list(results.values()))
+    page = render_comparison(list(results.values())[:MAX_RUNS])  # the others have their own pages
+    path.with_suffix(".html").write_text(page, encoding="utf-8")
     return path
 
 
