@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ from load_tests import demo
 from load_tests.article_live import measure_arms, measure_team
 from load_tests.article_report import PUBLISHED, Arms, Row, as_data, as_text
 from load_tests.article_virtual import simulate_arms, simulate_team
+from load_tests.peers.children import scratch
 from load_tests.peers.dynamo import Fleet, dynamo
 from load_tests.peers.environment import lab_folder, versions_of
 from load_tests.peers.kvist import kvist
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 CALIBRATION: Final = "b200"
 REPLICAS: Final = 2
-POOL_BLOCKS: Final = 60_000
+POOL_BLOCKS: Final = 400_000
 MAX_MODEL_LEN: Final = 65_536
 
 
@@ -57,8 +57,7 @@ def measure(lab: Path) -> tuple[dict[str, Any], str]:
     found = versions() | {f"dynamo: {name}": version for name, version in versions_of("dynamo", lab).items()}
     about = {"machine": machine(), "versions": found}
     calibration = calibration_named(CALIBRATION)
-    with tempfile.TemporaryDirectory(prefix="kvist-article-") as name:
-        folder = Path(name)
+    with scratch("article") as folder:
         rows = [
             PUBLISHED,
             in_virtual_time(calibration),

@@ -8,21 +8,38 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from load_tests.stats import percentile
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from load_tests.demo_arms import Arm
 
 TABLE_WIDTH: Final = 150
 
 
 class Arms(msgspec.Struct, frozen=True, kw_only=True):
     """Median time to the first text of one long prompt, by what stands at its front: always the same, a new line each
-    time that stays in, a new line each time that is taken out."""
+    time that stays in, a new line each time that is taken out. `asked_again` counts requests that failed first."""
 
     stable_ms: float
     varying_ms: float
     stripped_ms: float
     requests_per_arm: int
     prompt_tokens: int
+    asked_again: int = 0
+
+    @classmethod
+    def of(cls, ttft_ms: Mapping[Arm, Sequence[float]], *, prompt_tokens: int, asked_again: int = 0) -> Arms:
+        """Medians. Raises `ValueError` for an arm without any."""
+        return cls(
+            stable_ms=round(percentile(ttft_ms["stable"], 50), 2),
+            varying_ms=round(percentile(ttft_ms["varying"], 50), 2),
+            stripped_ms=round(percentile(ttft_ms["stripped"], 50), 2),
+            requests_per_arm=len(ttft_ms["stable"]),
+            prompt_tokens=prompt_tokens,
+            asked_again=asked_again,
+        )
 
     @property
     def lost_ms(self) -> float:
@@ -103,6 +120,7 @@ def _lines(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
         ("… a line varies and is stripped", [f"{one.stripped_ms:,.1f}" for one in arms]),
         ("what the line costs, ms", [f"{one.lost_ms:,.1f}" for one in arms]),
         ("… times the stable case", [f"{one.varying_ms / one.stable_ms:.1f}" for one in arms]),
+        ("requests an arm, asked again", [f"{one.requests_per_arm}, {one.asked_again}" for one in arms]),
         ("team: agents, calls", [f"{one.agents}, {one.calls or '-'}" for one in teams]),
         ("team: tokens from cache", ["-" if one.hit_rate is None else f"{one.hit_rate:.1%}" for one in teams]),
         ("team: read : write", ["-" if one.read_to_write is None else f"{one.read_to_write:.1f} : 1" for one in teams]),

@@ -14,16 +14,16 @@ from load_tests.policies import policy_named
 from load_tests.sim.cluster import even_cluster
 from load_tests.sim.work import After, Run, SimRequest, Workload
 from load_tests.simulate import simulate
-from load_tests.stats import percentile
 
 if TYPE_CHECKING:
+    from load_tests.demo_arms import Arm
     from load_tests.sim.calibration import Calibration
     from load_tests.sim.outcome import Outcome
 
 BLOCK_SIZE: Final = 16
 PROMPT_TOKENS: Final = 52_000
 REPLICAS: Final = 2
-POOL_BLOCKS: Final = 60_000
+POOL_BLOCKS: Final = 400_000
 NEW_BLOCKS: Final = 1_000_000
 """Apart from each other, in block ids, are texts that share nothing."""
 TEAM_CALLS: Final = 42
@@ -35,14 +35,13 @@ PAUSE_S: Final = 0.5
 
 def simulate_arms(pace: Calibration) -> Arms:
     """One request at a time, the first of them cold and not counted."""
-    order = ["stable", *(arm for at in range(REQUESTS_PER_ARM) for arm in ARMS[at % 3 :] + ARMS[: at % 3])]
+    order: list[Arm] = ["stable", *(arm for at in range(REQUESTS_PER_ARM) for arm in ARMS[at % 3 :] + ARMS[: at % 3])]
     requests = [_ask(number, arm) for number, arm in enumerate(order)]
     fates = _played("the published experiment", requests, pace).fates
     ttft_ms = {arm: list[float]() for arm in ARMS}
     for arm, fate in list(zip(order, fates, strict=True))[1:]:
         ttft_ms[arm].append(1e3 * (fate.first_token_at - fate.ready_at))
-    medians = {f"{arm}_ms": round(percentile(ttft_ms[arm], 50), 2) for arm in ARMS}
-    return Arms(**medians, requests_per_arm=REQUESTS_PER_ARM, prompt_tokens=PROMPT_TOKENS)
+    return Arms.of(ttft_ms, prompt_tokens=PROMPT_TOKENS)
 
 
 def simulate_team(pace: Calibration) -> Team:

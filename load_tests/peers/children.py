@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import shutil
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import urlsplit
+
+import psutil
 
 from load_tests.peers.environment import PeerFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
 STOP_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 0.5
 REQUEST_LIMIT_S: Final = 10.0
 SHOWN_CHARS: Final = 200
+
+
+@contextlib.contextmanager
+def scratch(name: str) -> Iterator[Path]:
+    """A temporary folder for logs, which stays when a peer fails: its message says that they are there."""
+    folder = Path(tempfile.mkdtemp(prefix=f"kvist-{name}-"))
+    try:
+        yield folder
+    except PeerFailed:
+        raise
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Children:
@@ -69,15 +88,29 @@ class Children:
 
 
 def stop(child: subprocess.Popen[bytes]) -> None:
-    """End it by pid; kill it when it does not leave within STOP_TIMEOUT_S."""
+    """End it by pid; kill it when it does not leave within STOP_TIMEOUT_S, and whatever it leaves behind."""
+    family = _descendants(child.pid)
     if child.stdin is not None:
         child.stdin.close()
     child.terminate()
     try:
         child.wait(STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
+        family += _descendants(child.pid)
         child.kill()
         child.wait()
+    for one in family:
+        with contextlib.suppress(psutil.NoSuchProcess):  # psutil knows a number that was given out again
+            one.kill()
+    psutil.wait_procs(family, timeout=STOP_TIMEOUT_S)
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    try:
+        found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return found
 
 
 def chat_fault(url: str, model: str) -> str:

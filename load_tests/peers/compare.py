@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import uvloop
 from rich.console import Console
 
+from load_tests.peers.children import scratch
 from load_tests.peers.environment import lab_folder, versions_of
 from load_tests.peers.pairs import PAIRS
 from load_tests.stats import machine, versions
@@ -56,7 +56,7 @@ def compare_with(peer: str, *, lab: Path, rounds: int) -> tuple[dict[str, Any], 
     found = versions() | {f"{peer}: {name}": version for name, version in versions_of(peer, lab).items()}
     about = {"peer": peer, "engines": pair.engines, "machine": machine(), "versions": found}
     settings = make_settings(salt=f"{time.time_ns():x}", **pair.swarm)
-    with tempfile.TemporaryDirectory(prefix="kvist-compare-") as scratch, pair.start(Path(scratch), lab) as sides:
+    with scratch("compare") as folder, pair.start(folder, lab) as sides:
         phases = phases_of(sides_of(pair, *sides), PREAMBLES, rounds=rounds, seed=settings.seed)
         results = uvloop.run(compare(phases, settings, console=Console(stderr=True)))
     return {**about, **as_data(results)}, as_text(results, about)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAME: Final = "kvist"
-READY_LIMIT_S: Final = 900.0
+READY_LIMIT_S: Final = 1_800.0
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "ray-kv-aware"
 APPLICATION: Final = Path(__file__).with_name("ray_kv_aware_app.py")
-READY_LIMIT_S: Final = 900.0
+READY_LIMIT_S: Final = 1_800.0
 
 
 @contextlib.contextmanager

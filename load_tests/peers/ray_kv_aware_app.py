@@ -17,7 +17,7 @@ from typing import Any, TypedDict
 
 APPLICATION = "peer"
 POLL_S = 0.5
-TRACKED_LIMIT_S = 600.0
+TRACKED_LIMIT_S = 1_200.0
 NODE_CPUS = 16  # logical: replicas ask for one each, Serve's own processes for none
 
 # Serve reads these once, at import, in every process.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+import psutil
 import pytest
 import yaml
 
@@ -198,6 +199,18 @@ class TestChildren:
             fail_to_start_two(tmp_path, pids)
         assert len(pids) == 2
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+    def test_what_a_process_leaves_behind_has_ended_too(self, tmp_path: Path) -> None:
+        """A cluster's engines are processes of processes, and some do not notice that it is gone."""
+        sleeper = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+        program = (
+            f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {sleeper!r}]).pid, flush=True)"
+        )
+        log = tmp_path / "peer-parent.log"
+        with Children("peer", tmp_path) as children:
+            children.start("parent", [sys.executable, "-c", f"{program}; input()"], os.environ)
+            children.wait_until(lambda: "" if log.read_text() else "no child", limit_s=60.0)
+        assert not psutil.pid_exists(int(log.read_text().split()[0]))
 
     def test_one_that_ends_while_it_starts_is_an_error(self, tmp_path: Path) -> None:
         """With its exit code and where its log is."""
