@@ -203,7 +203,7 @@ class Answering:
             prompt_tokens=len(tokens) // BYTES_PER_TOKEN,
         )
         stream = self.exchange.services.backend.start(job)
-        pump = await self._stack.enter_async_context(Pump(stream, self._news, is_watched=assembly.is_watched))
+        pump = await self._stack.enter_async_context(Pump(stream, self._news, waits=assembly.waits))
         return Choice(pump, assembly, sampling, prepared)
 
     def _learn_route(self) -> Routed | None:

@@ -9,7 +9,7 @@ from router.hashing import BYTES_PER_TOKEN
 from router.limits import DATA_STREAM_TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from cluster.backend import TokenStream
@@ -21,14 +21,14 @@ class Pump:
     """An async context manager; leaving it, however, aborts the generation.
 
     `news` is told whenever there is something to take; several pumps may share one. The first delta and the last are
-    urgent; where `is_watched`, every one is. A pump that holds DATA_STREAM_TOKENS reads no further until they are
-    taken.
+    urgent, and so is any whose tokens (packed u32) cannot wait, as `waits` says. A pump that holds DATA_STREAM_TOKENS
+    reads no further until they are taken.
     """
 
-    def __init__(self, stream: TokenStream, news: News, *, is_watched: bool) -> None:
+    def __init__(self, stream: TokenStream, news: News, *, waits: Callable[[bytes], bool]) -> None:
         self.stream = stream
         self._news = news
-        self._is_watched = is_watched
+        self._waits = waits
         self._deltas: list[TokenDelta] = []
         self._tokens = 0
         self._room = asyncio.Event()
@@ -64,13 +64,14 @@ class Pump:
 
     async def _read(self) -> None:
         try:
-            urgent = True
+            is_first = True
             async for delta in self.stream:
                 self._deltas.append(delta)
                 self._tokens += max(1, len(delta.tokens) // BYTES_PER_TOKEN)
                 is_full = self._tokens >= DATA_STREAM_TOKENS
-                self._news.tell(urgent=urgent or is_full or delta.finish_reason is not None)
-                urgent = self._is_watched
+                urgent = is_first or is_full or delta.finish_reason is not None or not self._waits(delta.tokens)
+                self._news.tell(urgent=urgent)
+                is_first = False
                 if is_full:
                     self._room.clear()
                     await self._room.wait()

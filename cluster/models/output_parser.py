@@ -165,6 +165,15 @@ class VllmParser:
             events += self._fed(text, [], finished=True)
         return events + self._narrator.finish()
 
+    def passes(self, data: bytes, tokens: bytes) -> bool:
+        """See `OutputParser`."""
+        firsts = self._kind.first_bytes
+        if self._said is None or self._failed or firsts is None or not data or self._spelling.holds:
+            return False
+        if not self._narrator.is_settled or any(first in data for first in firsts):
+            return False
+        return self._kind.specials.keys().isdisjoint(array("I", tokens))
+
     def _hear(self, piece: Heard) -> list[Event]:
         if self._waiting is None:
             return self._feed(*piece)

@@ -52,6 +52,9 @@ class ParserKind:
         is_known = family.tool_parser is None or (self.marks is not None and self.marks.close)
         marks = (self.think_start, self.think_end, *(self.marks.opens if self.marks else ()))
         self.first_of_marks = "".join({mark[0] for mark in marks if mark}) if is_known else ""
+        firsts = {*self.first_of_marks, *(mark[0] for mark in self.spelled)}
+        # None: any byte may begin a mark.
+        self.first_bytes = {first.encode()[:1] for first in firsts} if self.first_of_marks else None
 
     def __repr__(self) -> str:
         return f"{self._family.tool_parser} and {self._family.reasoning_parser}"

@@ -10,6 +10,7 @@ from cluster.output.parsing import PlainParser
 from cluster.output.stop import StopScanner
 from router.errors import ReplicaDied
 from router.hashing import BYTES_PER_TOKEN
+from workers.engine import joined
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,8 +59,7 @@ class Assembly:
     """Counts, detokenises, parses and looks for stop strings in the answer's text (not in reasoning or calls).
 
     After an ending the generation should be aborted, if it runs. `cached_tokens` is the prediction until the engine has
-    said its own number. `tokens` are all that were generated so far, packed u32. One that `is_watched` reads token by
-    token, since its text may end the answer or complete a call; another's tokens can wait to be read together.
+    said its own number. `tokens` are all that were generated so far, packed u32.
     """
 
     def __init__(
@@ -69,7 +69,8 @@ class Assembly:
         self._detokenizer = Detokenizer(vocabulary)
         self._parser = parser
         self._scanner = StopScanner(stops)
-        self.is_watched = bool(stops) or not isinstance(parser, PlainParser)
+        self._has_stops = bool(stops)
+        self._is_plain = not stops and isinstance(parser, PlainParser)
         self._prompt_tokens = prompt_tokens
         self._reasoning_tokens = 0
         self._called = False
@@ -83,6 +84,15 @@ class Assembly:
         cached = min(self.cached_tokens, self._prompt_tokens)
         return Usage(self._prompt_tokens, cached, len(self.tokens) // BYTES_PER_TOKEN, self._reasoning_tokens)
 
+    def waits(self, tokens: bytes) -> bool:
+        """Whether these, the next tokens, can wait to be read with others: they neither end the answer nor belong to a
+        call."""
+        if self._is_plain:
+            return True
+        if self._has_stops or self._detokenizer.holds:  # that character may begin a mark
+            return False
+        return self._parser.passes(self._vocabulary.bytes_of(tokens), tokens)
+
     def push(self, delta: TokenDelta) -> Piece:
         """Take one delta. Raises `ReplicaDied` for a generation that its engine gave up."""
         return self.push_all((delta,))
@@ -93,6 +103,8 @@ class Assembly:
         events: list[Event] = []
         scores: list[ScoredToken] = []
         ending: Ending | None = None
+        if len(deltas) > 1 and not self._has_stops:
+            deltas = (joined(deltas),)
         for delta in deltas:
             try:
                 ending = self._take(delta, events, scores)
@@ -121,19 +133,28 @@ class Assembly:
 
     def _read(self, tokens: bytes, events: list[Event]) -> str | None:
         """The stop string that ends the answer in these tokens, if one does; those behind it were never generated."""
-        if not self.is_watched:
+        if self._is_plain:
             self.tokens += tokens
             if text := self._detokenizer.push(tokens):
                 events.append(TextDelta(text))
             return None
+        if len(tokens) > BYTES_PER_TOKEN and self.waits(tokens):
+            self._read_one(self._detokenizer.push(tokens), tokens, events)
+            return None
         for at in range(0, len(tokens), BYTES_PER_TOKEN):
             token = tokens[at : at + BYTES_PER_TOKEN]
-            self.tokens += token
-            parsed = self._parser.push(self._detokenizer.push(token), int.from_bytes(token, "little"))
-            self._reasoning_tokens += self._parser.is_thinking
-            if parsed and (stop := self._scan(parsed, events)) is not None:
+            stop = self._read_one(self._detokenizer.push(token), token, events)
+            if stop is not None:
                 return stop
         return None
+
+    def _read_one(self, text: str, tokens: bytes, events: list[Event]) -> str | None:
+        """A token, or several that the parser only passes on."""
+        self.tokens += tokens
+        parsed = self._parser.push(text, int.from_bytes(tokens[-BYTES_PER_TOKEN:], "little"))
+        if self._parser.is_thinking:
+            self._reasoning_tokens += len(tokens) // BYTES_PER_TOKEN
+        return self._scan(parsed, events) if parsed else None
 
     def _scan(self, parsed: Sequence[Event], events: list[Event]) -> str | None:
         for event in parsed:

@@ -21,6 +21,11 @@ class Detokenizer:
         self._vocabulary = vocabulary
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
+    @property
+    def holds(self) -> bool:
+        """Whether part of a character is held back."""
+        return bool(self._utf8.getstate()[0])
+
     def push(self, tokens: bytes) -> str:
         """Text that is certain now. Bytes that can never become a character turn into U+FFFD."""
         return self._utf8.decode(self._vocabulary.bytes_of(tokens))

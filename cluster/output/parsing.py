@@ -27,6 +27,11 @@ class OutputParser(Protocol):
         """The generation has ended; `text` is what was left of a character."""
         ...
 
+    def passes(self, data: bytes, tokens: bytes) -> bool:
+        """Whether these tokens (packed u32), which stand for `data`, would only be passed on as more of what was said
+        last. They may then be pushed later, and as one: with all their text and the last of them."""
+        ...
+
     @property
     def is_thinking(self) -> bool:
         """Whether the last token belonged to reasoning."""
@@ -45,3 +50,7 @@ class PlainParser:
     def finish(self, text: str) -> Sequence[Event]:
         """See `OutputParser`."""
         return (TextDelta(text),) if text else ()
+
+    def passes(self, data: bytes, tokens: bytes) -> bool:  # noqa: ARG002 - whatever they are
+        """See `OutputParser`."""
+        return True

@@ -29,6 +29,11 @@ class Spelling:
         self._firsts = frozenset(mark[0] for mark in marks)
         self._held = ""
 
+    @property
+    def holds(self) -> bool:
+        """Whether text is held back."""
+        return bool(self._held)
+
     def push(self, text: str, token: int) -> list[Heard]:
         """One token and its text. O(marks) where a mark's first character is in it, else O(text)."""
         if token in self._tokens:

@@ -50,6 +50,9 @@ class Teller:
     def finish(self, text: str) -> Sequence[Event]:
         return ()
 
+    def passes(self, _data: bytes, _tokens: bytes) -> bool:
+        return False
+
 
 async def test_reasoning_text_and_a_call_are_told_apart(
     service: Service, sdk: openai.AsyncOpenAI, served: ServedModel

@@ -45,6 +45,9 @@ class Scripted:
     def finish(self, _text: str) -> Sequence[Event]:
         return self._events
 
+    def passes(self, _data: bytes, _tokens: bytes) -> bool:
+        return False
+
 
 def client(service: Service, key: str = "any") -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key=key, max_retries=0)

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from cluster.output.events import CallBroken, blocks_of
+from cluster.output.assembly import Assembly
+from cluster.output.events import CallBroken, TextDelta, ThinkingDelta, blocks_of
 from cluster.output.families import Family
 from cluster.prompt.conversation import Text, Thinking
-from tests.cluster.output.reading import NO_TOOLS, Model, call, model_with, without_ids
+from tests.cluster.output.reading import NO_TOOLS, OFFERED, PROMPT, Model, call, merged, model_with, without_ids
+from workers.engine import TokenDelta
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from cluster.output.events import Event
 
 
 class Writing(NamedTuple):
@@ -249,3 +253,40 @@ def test_without_tools_nothing_but_reasoning_is_taken_out(case: Case) -> None:
 @EVERY
 def test_marks_of_turns_are_no_text(case: Case) -> None:
     assert case.model.blocks("So.<|im_start|>") == [Text("So.")]
+
+
+@EVERY
+def test_tokens_that_are_only_passed_on_can_be_read_together(case: Case) -> None:
+    """Those that can wait end no call and change nothing but how many deltas there are; tokens are counted the same."""
+    model, writing = case
+    answer = (
+        f"{_THINK if writing.think else ''}Some words, 1 < 2 of them. {writing.one}{writing.two} More words behind."
+    )
+    tokens = model.tokens(answer)
+    one_by_one, together = assembly_of(model), assembly_of(model)
+    ones: list[Event] = []
+    groups: list[Event] = []
+    waiting: list[TokenDelta] = []
+    waited = 0
+    for token in tokens:
+        waits, before = one_by_one.waits(token), len(ones)
+        waited += waits
+        ones += one_by_one.push(TokenDelta(tokens=token)).events
+        assert not waits or all(isinstance(event, TextDelta | ThinkingDelta) for event in ones[before:])
+        waiting.append(TokenDelta(tokens=token))
+        if not together.waits(token):
+            groups += together.push_all(waiting).events
+            waiting.clear()
+    last = TokenDelta(tokens=b"", finish_reason="stop")
+    ones += one_by_one.push(last).events
+    groups += together.push_all([*waiting, last]).events
+    assert (waited > 0) == (model.parsers._kind(writing.family).first_bytes is not None)  # else any text may be a call
+    assert len(groups) <= len(ones)
+    assert merged(groups) == merged(ones)
+    assert together.usage == one_by_one.usage
+
+
+def assembly_of(model: Model) -> Assembly:
+    """Of an answer that may call."""
+    prompt = b"".join(model.tokens(PROMPT))
+    return Assembly(model.tokenizer, model.parsers.parser(OFFERED, prompt), stops=(), prompt_tokens=len(prompt) // 4)

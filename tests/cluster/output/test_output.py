@@ -172,6 +172,30 @@ class Scripted:
     def finish(self, text: str) -> Sequence[Event]:
         return ()
 
+    def passes(self, _data: bytes, _tokens: bytes) -> bool:
+        return False
+
+
+class Passing(Scripted):
+    """What passes on all that it may."""
+
+    def passes(self, _data: bytes, _tokens: bytes) -> bool:
+        return True
+
+
+def test_what_follows_half_a_character_cannot_wait(served: ServedModel) -> None:
+    """A mark may begin with that character."""
+    cut, rest = (
+        next(packed([token]) for token in range(4096) if served.vocabulary.bytes_of(packed([token])) == part)
+        for part in (b"\xc3", b"\xa9")
+    )
+    assembly = Assembly(served.vocabulary, Passing(TextDelta("x"), TextDelta("y")), stops=(), prompt_tokens=1)
+    waits = []
+    for token in (cut, rest):
+        waits.append(assembly.waits(token))
+        assembly.push(TokenDelta(tokens=token))
+    assert [*waits, assembly.waits(cut)] == [True, False, True]
+
 
 CALL = (CallStart("c", "get"), CallArguments('{"t": "zz"}'), CallEnd())
 
