@@ -54,7 +54,7 @@ class Grower:
         answers = [i for i, message in enumerate(shown.messages) if message.role == "assistant"]
         base = self._rendered(replace(shown, messages=shown.messages[:STUB_TURNS]), "closed")
         whole = self._cut(shown, ending_of(shown), known)
-        through = whole and self._cut(replace(shown, messages=shown.messages[: answers[-1] + 1]), "closed", known)
+        through = whole and self._through(shown, answers[-1] + 1, known, base)
         if base is None or whole is None or through is None or not whole.texts[0].startswith(base):
             return None
         same = through.places == whole.places and through.texts[:-1] == whole.texts[:-1]
@@ -62,6 +62,14 @@ class Grower:
             return None
         rest = whole.texts[-1][len(through.texts[-1]) :]
         return self._checked(Added([whole.texts[0][len(base) :], *whole.texts[1:]], whole.places, rest))
+
+    def _through(
+        self, shown: Conversation, count: int, known: Mapping[int, KnownTurn], base: str | None
+    ) -> _Texts | None:
+        """The first `count` messages, closed; `base` are those of the stub and the first answer."""
+        if count == STUB_TURNS and not known:
+            return None if base is None else _Texts([base], [])
+        return self._cut(replace(shown, messages=shown.messages[:count]), "closed", known)
 
     def _checked(self, added: Added) -> Added | None:
         """Both places at which tokens are joined must be ones where a tokenizer joins nothing."""

@@ -43,9 +43,10 @@ class LiteralMarks:
 
     def text(self, text: str) -> str:
         """`text` with a seam in every mark. Idempotent, O(text)."""
-        if not any(begin in text for begin in self._begins):
-            return text
-        return self._whole.sub(lambda mark: self._seamed[mark[0]], text)
+        for begin in self._begins:
+            if begin in text:
+                return self._whole.sub(lambda mark: self._seamed[mark[0]], text)
+        return text
 
     def turn(self, turn: Turn) -> Turn:
         """All that a client can write into a turn."""
