@@ -151,7 +151,7 @@ def by_time(work: list[Turn], looks: list[float]) -> list[tuple[float, list[tupl
     return [(at, [(index, turn) for index, turn in enumerate(work) if turn.at == at]) for at in times]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=300)
 @given(parameters(), turns(), st.lists(st.integers(0, 2000).map(lambda ticks: ticks * TICK_S / 8), max_size=6))
 def test_it_does_what_the_reference_does(settings_: SimParameters, work: list[Turn], looks: list[float]) -> None:
     """First tokens, ends, cached tokens and what is resident, for whatever comes."""
