@@ -242,6 +242,7 @@ class VllmParser:
 
     def _parse(self, text: str, tokens: list[int], *, finished: bool) -> Parsed:
         if self._parser is None:
+            self._said = "content"
             return Parsed(content=text)
         prompt, self._prompt = self._prompt, None
         delta = self._parser.parse_delta(text, tokens, self._request, prompt_token_ids=prompt, finished=finished)
