@@ -17,6 +17,7 @@ from typing import Any, TypedDict
 
 APPLICATION = "peer"
 POLL_S = 0.5
+START_ATTEMPTS = 5
 TRACKED_LIMIT_S = 1_200.0
 NODE_CPUS = 16  # logical: replicas ask for one each, Serve's own processes for none
 
@@ -124,19 +125,10 @@ def llm_config(settings: Settings) -> Any:
 
 def serve(settings: Settings) -> None:
     """Start it and return when every replica can be chosen."""
-    import ray  # noqa: PLC0415 - after the environment is set
     from ray import serve as ray_serve  # noqa: PLC0415 - same
     from ray.serve.llm import build_openai_app  # noqa: PLC0415 - same
 
-    ray.init(
-        num_cpus=NODE_CPUS,
-        include_dashboard=False,
-        log_to_driver=False,
-        object_store_memory=200 * 2**20,
-        runtime_env={"worker_process_setup_hook": bind_to_loopback},
-        _node_ip_address="127.0.0.1",
-        _temp_dir=f"{settings['scratch']}/ray",
-    )
+    start_node(settings)
     ray_serve.start(http_options={"host": "127.0.0.1", "port": settings["port"]})
     config = llm_config(settings)
     application = build_openai_app({"llm_configs": [config]})
@@ -146,6 +138,29 @@ def serve(settings: Settings) -> None:
         events[name] = events[name].replace("tcp://*:", "tcp://127.0.0.1:")
     ray_serve.run(application, name=APPLICATION, blocking=False)
     wait_until_tracked(settings)
+
+
+def start_node(settings: Settings) -> None:
+    """Ray gives its own processes 30 s, which is too little for a busy machine: START_ATTEMPTS times."""
+    import ray  # noqa: PLC0415 - after the environment is set
+
+    for attempt in range(1, START_ATTEMPTS + 1):
+        try:
+            ray.init(
+                num_cpus=NODE_CPUS,
+                include_dashboard=False,
+                log_to_driver=False,
+                object_store_memory=200 * 2**20,
+                runtime_env={"worker_process_setup_hook": bind_to_loopback},
+                _node_ip_address="127.0.0.1",
+                _temp_dir=f"{settings['scratch']}/ray",
+            )
+        except Exception:  # Ray raises no other class here
+            ray.shutdown()
+            if attempt == START_ATTEMPTS:
+                raise
+        else:
+            return
 
 
 def wait_until_tracked(settings: Settings) -> None:
@@ -173,8 +188,9 @@ def main() -> None:
         print("ready", flush=True)
         sys.stdin.read()
     finally:
-        ray_serve.shutdown()
-        ray.shutdown()
+        if ray.is_initialized():
+            ray_serve.shutdown()
+            ray.shutdown()
 
 
 if __name__ == "__main__":
