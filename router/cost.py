@@ -4,7 +4,7 @@
 
 wait      work of others before it is done, under the engine's own step rule (router/step_rule.py), times s per token
 compute   its own uncached tokens, times s per token of this replica
-decodes   each of its steps is longer by what each running decode takes of it
+decodes   each of its steps, those of its answer too, is longer by what each running decode takes of it
 others    arrivals per s · delay of each of those who come while it is there / (1 - busy share of the replica)
 room      tokens of live sessions that it drives out of the pool, computed again once
 

@@ -273,6 +273,8 @@ class Fleet:
         done = self._loads.release(reservation)
         if done is not None:
             self.live.touch(done.session, now)
+            if not done.prefilling:
+                self._paces.observe_answer(now - done.first_at)
 
     def status(self, now: float) -> list[ReplicaStatus]:
         """What operators see, per replica."""
@@ -311,7 +313,15 @@ class Fleet:
 
     def _question(self, prompt: PromptBlocks, root: int) -> Question:
         paces = self._paces
-        return Question(prompt.prompt_tokens, root, self._turn, paces.tokens_per_s, paces.decode_s, paces.short_share)
+        return Question(
+            prompt.prompt_tokens,
+            root,
+            self._turn,
+            paces.tokens_per_s,
+            paces.decode_s,
+            paces.short_share,
+            paces.answer_steps,
+        )
 
     def _index_of(self, member: _Member) -> Index:
         return self._indexes[member.block_size]
@@ -385,7 +395,7 @@ class Fleet:
             backlog,
             load.ahead(backlog) if backlog else (),
             load.slowness.factor,
-            arrivals.per_s * (1.0 - self.live.return_share) / (1.0 - arrivals.busy_share),
+            arrivals.per_s * self.live.open_share / (1.0 - arrivals.busy_share),
             load.overdue_s,
             member.pool_tokens - self.live.tokens_on(member.name),
         )

@@ -19,7 +19,7 @@ from router.limits import LIVE_HIGH_S, LIVE_LOW_S, MAX_SESSIONS, SESSION_FORGOTT
 LIVE_DEFAULT_S: Final = 60.0  # between two turns of an agent there is a tool; between two of a person, a minute
 RETURNED_SHARE: Final = 0.95  # of the sessions that return, those that have by then
 GAP_WEIGHT: Final = 0.1  # in powers of e: a gap that is ten times too short is right after two dozen returns
-RETURN_WEIGHT: Final = 0.01
+RETURN_WEIGHT: Final = 0.003  # an hour of a busy cluster is open or closed, not its first minutes
 
 
 class _Session(msgspec.Struct):
@@ -49,6 +49,12 @@ class LiveSessions:
 
     def __len__(self) -> int:
         return len(self._alive)
+
+    @property
+    def open_share(self) -> float:
+        """How far a delay is passed on. A session that returns comes after its last answer: what delays that delays
+        also what follows it. A queue grows where neither who waits nor who comes next is of that kind."""
+        return (1.0 - self.return_share) ** 2
 
     def is_alive(self, session: str) -> bool:
         """Whether its next turn is expected."""

@@ -47,6 +47,7 @@ class Reservation(msgspec.Struct):
     running: int = 0
     expected_s: float = 0.0
     overtaken_tokens: int = 0
+    first_at: float = 0.0
 
     @property
     def uncached_tokens(self) -> int:
@@ -195,6 +196,7 @@ class Loads:
                 if other < token:
                     waiting.overtaken_tokens += reservation.uncached_tokens
         reservation.prefilling = False
+        reservation.first_at = now
         return reservation
 
     def release(self, token: int) -> Reservation | None:

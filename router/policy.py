@@ -52,7 +52,7 @@ class Question(NamedTuple):
     """What is to be placed. `root` is the first block's hash, 0 for a prompt without one; `turn` counts choices.
 
     Learnt of the deployment: prompt tokens per second, by how much a decode makes a step longer, and the share of
-    prompts that compute no more than one share of a step."""
+    prompts that compute no more than one share of a step, and the steps that an answer takes."""
 
     prompt_tokens: int
     root: int
@@ -60,6 +60,7 @@ class Question(NamedTuple):
     tokens_per_s: float
     decode_s: float = 0.0
     short_share: float = 0.0
+    answer_steps: float = 0.0
 
 
 class Score(NamedTuple):
@@ -100,7 +101,7 @@ class LeastTime(msgspec.Struct, frozen=True, kw_only=True):
 
     def rank(self, candidates: Iterable[Candidate], question: Question) -> tuple[Score, ...]:
         """O(n log n) over the candidates, and O(prompts ahead²) for those with a queue."""
-        prompt_tokens, root, _, tokens_per_s, decode_s, short_share = question
+        prompt_tokens, root, _, tokens_per_s, decode_s, short_share, answer_steps = question
         ranked, new, compute_price = [], tuple.__new__, self.compute_price  # a third faster built by its class
         dear_gpu, dear_cpu, dear_disk = 1.0 - self.gpu_credit, 1.0 - self.cpu_credit, 1.0 - self.disk_credit
         for replica, size, (gpu, cpu, disk), coming, running, room, overstated, standing in candidates:
@@ -119,7 +120,7 @@ class LeastTime(msgspec.Struct, frozen=True, kw_only=True):
             price_s = compute_s * compute_price
             if arrivals_per_s:
                 price_s += self.others_price * arrivals_per_s * delay_s2(wait_s, compute_s, part * token_s, short_share)
-            decodes_s = (uncached // part + 1) * running * decode_s
+            decodes_s = (uncached // part + 1 + answer_steps) * running * decode_s
             room_s = 0.0
             if live_room < uncached:
                 room_s = min(uncached - live_room, uncached) * token_s * self.room_price

@@ -18,12 +18,16 @@ RATE_WEIGHT: Final = 0.1
 RATE_MIN_TOKENS: Final = 2_048  # below, the time to first token is mostly waiting for a step
 SLOWNESS_WEIGHT: Final = 0.25  # of one prompt: three slow ones in a row are seen
 SLOWNESS_NOISE: Final = 1.3  # replicas within this factor of the others are alike: queues make times differ as much
-DECODE_DEFAULT_S: Final = 0.002  # by which one decode makes a step longer, until it is known
+DECODE_DEFAULT_S: Final = 0.0005  # by which one decode makes a step longer, until it is known
 DECODE_MAX_S: Final = 0.005
 STEP_MAX_S: Final = 0.5  # beyond, a prompt waited for something else, such as room in the pool
 DECODE_PRIOR: Final = 25.0  # decodes² of variance: as if so much had been seen of the default
 DECODE_WEIGHT: Final = 0.02
 SHORT_WEIGHT: Final = 0.02
+ANSWER_WEIGHT: Final = 0.02
+ANSWER_STEPS: Final = 100  # of an agent's answer, until it is known
+STEP_DEFAULT_S: Final = 0.03
+STEP_MIN_S: Final = 0.001
 
 
 class Observed(NamedTuple):
@@ -41,8 +45,10 @@ class Paces:
     def __init__(self) -> None:
         self.tokens_per_s = RATE_DEFAULT
         self.decode_s = DECODE_DEFAULT_S
-        self._running = self._step_s = self._spread = 0.0
+        self._running = self._spread = 0.0
+        self._step_s = STEP_DEFAULT_S
         self._together = 0.0
+        self.answer_s = ANSWER_STEPS * STEP_DEFAULT_S
         self.short_share = 0.0  # of recent prompts, those that compute no more than one share of a step
 
     def __repr__(self) -> str:
@@ -60,6 +66,15 @@ class Paces:
             self.tokens_per_s = min(max(mixed, RATE_LOW), RATE_HIGH)
         elif seen.elapsed_s < STEP_MAX_S * seen.steps:
             self._observe_step(seen.running, (seen.elapsed_s - seen.tokens / self.tokens_per_s) / seen.steps)
+
+    @property
+    def answer_steps(self) -> float:
+        """Steps that an answer takes part in, on average."""
+        return self.answer_s / max(self._step_s, STEP_MIN_S)
+
+    def observe_answer(self, lasted_s: float) -> None:
+        """Take one answer, from its first token to its end."""
+        self.answer_s += ANSWER_WEIGHT * (lasted_s - self.answer_s)
 
     def note_prompt(self, uncached_tokens: int, rule: StepRule) -> None:
         """A prompt with so much to compute goes to a replica of this rule."""

@@ -107,11 +107,12 @@ def test_siblings_meet_where_the_first_of_them_went_before_any_event_says_so() -
     fleet = Fleet()
     for name in "abcd":
         joined(fleet, name)
-    first = fleet.choose(prompt(), 0.1)
-    fork = prompt(hashes=PROMPT[:90] + list(range(900, 910)))
+    shared = list(range(1, 901))
+    first = fleet.choose(prompt(16_008, [*shared, *range(901, 1_001)]), 0.1)
+    fork = prompt(16_008, [*shared, *range(5_000, 5_100)])
     second = fleet.choose(fork, 0.1)
     assert second.candidates[0] == first.candidates[0]
-    assert second.predicted_cached_tokens == 90 * 16
+    assert second.predicted_cached_tokens == 900 * 16
     fleet.finish(first.reservation, 0.2)
     fleet.finish(second.reservation, 0.2)
     assert fleet.choose(fork, 0.3).predicted_cached_tokens == 0
@@ -324,7 +325,7 @@ def test_status_shows_what_operators_ask_for(fleet: Fleet) -> None:
     assert (status.predicted_cached_tokens, status.actual_cached_tokens) == (1_600, 1_584)
     assert (status.silence_s, status.behind_frames, status.open_reservations) == (0.5, 0, 1)
     assert status.problems == ()
-    loads, paces = "<Loads replicas=2 open=1 lost=0>", "<Paces 10000 tokens/s, 2.00 ms per decode>"
+    loads, paces = "<Loads replicas=2 open=1 lost=0>", "<Paces 10000 tokens/s, 0.50 ms per decode>"
     assert repr(fleet) == f"<Fleet m replicas=2 {loads} {paces}>"
 
 

@@ -109,9 +109,10 @@ def test_session_forgotten_s_stops_a_return_after_days_from_teaching_anything() 
 def test_sessions_that_never_return_are_seen() -> None:
     """Open-loop traffic: everybody is new."""
     live = LiveSessions()
-    for at in range(300):
+    for at in range(1_000):
         noted(live, str(at), float(at))
     assert live.return_share < 0.1
+    assert live.open_share > 0.8
 
 
 def test_a_head_that_others_brought_in_is_not_a_sessions_own() -> None:
