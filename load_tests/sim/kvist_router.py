@@ -26,6 +26,7 @@ class KvistPlacing:
         self.fleet = Fleet(model="simulated", policy=policy)
         self._lives: Counter[str] = Counter()
         self._reservations: dict[int, int] = {}
+        self._swept_at = -TICK_INTERVAL_S
 
     def __repr__(self) -> str:
         return f"<KvistPlacing {self.fleet!r}>"
@@ -60,7 +61,7 @@ class KvistPlacing:
     def place(self, asked: Asked, now: float) -> str | Held:
         """Choose and reserve. While no replica is routable, ask again after a tick."""
         self._release(asked.request, now)
-        self.fleet.sweep(now)
+        self._sweep(now)
         prompt = PromptBlocks(asked.prompt_tokens, dict.fromkeys(self.fleet.block_sizes, asked.hashes), asked.session)
         hold = self.fleet.hold(prompt, now)
         if hold is not None:
@@ -79,6 +80,12 @@ class KvistPlacing:
     def finish(self, request: int, now: float) -> None:
         """Release the reservation."""
         self._release(request, now)
+
+    def _sweep(self, now: float) -> None:
+        """Time passes for a fleet in ticks, here as in an ingress."""
+        if now >= self._swept_at + TICK_INTERVAL_S:
+            self._swept_at = now
+            self.fleet.sweep(now)
 
     def _release(self, request: int, now: float) -> None:
         reservation = self._reservations.pop(request, None)
