@@ -122,14 +122,27 @@ def _words(captured: Captured, row: dict[str, Any]) -> Iterator[str]:
     for warning in row["warnings"]:
         yield f"warning: {warning}"
     for replica in row.get("replicas", ()):
-        yield (
-            f"replica {replica['replica']}: {replica['cached_tokens']} tokens cached, backlog "
-            f"{replica['backlog_tokens']} tokens, cost {replica['cost_s'] * 1e3:.1f} ms"
-        )
+        yield standing_words(replica)
     yield f"block hashes: {' '.join(row['block_hashes'])}"
     yield f"tokens: {' '.join(map(str, row['token_ids']))}"
     yield "prompt:"
     yield row["canonical_text"]
+
+
+def standing_words(replica: dict[str, Any]) -> str:
+    """What a prompt costs on one replica, and each part of that which is not nothing."""
+    parts = {
+        f"wait for {replica['ahead_tokens']} of {replica['backlog_tokens']} tokens before it": replica["wait_s"],
+        "its own computing": replica["compute_s"],
+        "decodes beside it": replica["decodes_s"],
+        "delay of those who follow": replica["others_s"],
+        "live sessions' blocks driven out": replica["room_s"],
+    }
+    words = ", ".join([f"{what} {cost_s * 1e3:.1f} ms" for what, cost_s in parts.items() if cost_s])
+    return (
+        f"replica {replica['replica']}: {replica['cached_tokens']} tokens cached, "
+        f"cost {replica['cost_s'] * 1e3:.1f} ms{': ' if words else ''}{words}"
+    )
 
 
 def _short(text: str) -> str:

@@ -10,7 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cluster.cli import app
+from cluster.cli_explain import standing_words
 from router.hashing import block_hashes, seed_of
+from router.policy import Score
 from tests.cluster.support import REPLICA, packed
 
 if TYPE_CHECKING:
@@ -132,3 +134,13 @@ async def test_a_running_cluster_says_how_its_replicas_stand(tmp_path: Path, ser
     assert "is not served here" in str(other.exception)
     gone = await asyncio.to_thread(CliRunner().invoke, app, ["explain", file, "--url", "http://127.0.0.1:9"])
     assert "no cluster answers there" in str(gone.exception)
+
+
+def test_a_replicas_cost_is_said_part_by_part() -> None:
+    """What is nothing goes unsaid; the tokens that are waited for are named."""
+    score = Score("r1", 1.75, 640, 9_000, ahead_tokens=4_096, wait_s=0.5, compute_s=1.0, others_s=0.25)
+    assert standing_words(score._asdict()) == (
+        "replica r1: 640 tokens cached, cost 1750.0 ms: wait for 4096 of 9000 tokens before it 500.0 ms, "
+        "its own computing 1000.0 ms, delay of those who follow 250.0 ms"
+    )
+    assert standing_words(Score("r1", 0.0, 0, 0)._asdict()) == "replica r1: 0 tokens cached, cost 0.0 ms"
