@@ -96,4 +96,5 @@ def _settings(model: ModelConfig, config: ClusterConfig) -> dict[str, Any]:
         "cache_dir": str(cache_dir()),
         "data_plane": config.data_plane,
         "event_keys_file": config.event_keys_file,
+        "kv_store": model.kv_store.model_dump() if model.kv_store else None,
     }

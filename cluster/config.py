@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from cluster.autoscaling import Autoscaling  # noqa: TC001 - pydantic reads it
 from cluster.config_words import lines_of
 from cluster.deploy_config import Deploy
+from cluster.kv_store_config import KvStore  # noqa: TC001 - pydantic reads it
 from cluster.prompt.inline_system import InlineSystem  # noqa: TC001 - pydantic reads it
 from cluster.prompt.preamble import compile_lines
 from cluster.tenants import DIGEST_PREFIX, digest_of
@@ -65,7 +66,7 @@ class ModelConfig(_Frozen):
     `source` is "tiny", "smollm2", a folder, or a hub id. `engine_args` go to the engine as they are (vLLM's
     AsyncEngineArgs, or the simulator's settings). `variants` serve the same replicas under other names, other rules.
     `tool_parser` and `reasoning_parser` are vLLM's names, "none", or "auto": found by the model's chat template.
-    Without `replicas` or `autoscaling` there are two replicas.
+    Without `replicas` or `autoscaling` there are two replicas. With `kv_store` those of one node share KV blocks.
     `gpus_per_replica` None means tensor × pipeline parallel size where the cluster has GPUs, else none.
     """
 
@@ -76,6 +77,7 @@ class ModelConfig(_Frozen):
     autoscaling: Autoscaling | None = None
     engine: Literal["vllm", "sim"] = "vllm"
     engine_args: dict[str, Any] = {}
+    kv_store: KvStore | None = None
     gpus_per_replica: Annotated[int, Field(ge=0)] | None = None
     max_ongoing_requests: Annotated[int, Field(ge=1)] = 256
     routing: Literal["kvist", "round-robin"] = "kvist"
@@ -100,6 +102,14 @@ class ModelConfig(_Frozen):
     def _replicas_are_said_once(self) -> Self:
         if self.replicas is not None and self.autoscaling is not None:
             raise ValueError("replicas and autoscaling exclude each other: a fixed number, or a range")
+        return self
+
+    @model_validator(mode="after")
+    def _blocks_go_one_way(self) -> Self:
+        if self.kv_store is not None and "kv_transfer_config" in self.engine_args:
+            raise ValueError("kv_store and engine_args.kv_transfer_config exclude each other: each is a connector")
+        if self.kv_store is not None and self.engine == "sim":
+            raise ValueError("kv_store is of vLLM's engines: a simulated one has no blocks to share")
         return self
 
     @property

@@ -155,3 +155,8 @@ INLINE_PROMPT_CHARS: Final = 16_384
 TURN_MEMORY_BYTES: Final = 64 * 2**20  # generated turns that one ingress remembers, all tenants and models together
 MAX_REDRAFTS: Final = 4  # of a prompt, to find which of its generated turns can be spliced
 MAX_OPENING_TOKENS: Final = 64  # of a prompt's end, in which its last atom is looked for
+
+# Shared KV blocks (workers/kv_store/).
+KV_STORE_BYTES: Final = 2 * 2**30  # of a node's store, unless the config says otherwise
+LEAST_KV_STORE_BYTES: Final = 16 * 2**20
+KV_LOAD_DEADLINE_S: Final = 2.0  # after which a request computes what has not arrived

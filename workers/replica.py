@@ -18,6 +18,7 @@ from router.replicas import DataEndpoint, ReplicaInfo
 from workers.chat_template import HeadLayout  # noqa: TC001 - msgspec reads the annotation at run time
 from workers.data_plane import DataServer
 from workers.event_pump import EventPump
+from workers.kv_store.settings import KvStoreSettings  # noqa: TC001 - msgspec reads the annotation at run time
 from workers.models import resolve_model
 from workers.serve_slots import SlotsUnavailable, serve_slots
 
@@ -45,6 +46,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     cache_dir: str
     data_plane: Literal["tcp", "handle"]
     event_keys_file: str | None = None
+    kv_store: KvStoreSettings | None = None
 
 
 def create_engine(settings: WorkerSettings, path: Path) -> Engine:
@@ -55,7 +57,7 @@ def create_engine(settings: WorkerSettings, path: Path) -> Engine:
         return SimEngine.from_settings(settings.model, path, settings.engine_args)
     from workers.vllm_engine import VllmEngine  # noqa: PLC0415 - importing vLLM takes seconds and sets up devices
 
-    return VllmEngine(model=settings.model, path=path, engine_args=settings.engine_args)
+    return VllmEngine(model=settings.model, path=path, engine_args=settings.engine_args, kv_store=settings.kv_store)
 
 
 class Worker:

@@ -21,11 +21,13 @@ from workers.engine import EngineInfo, EngineLoad, FinishReason, Generation, Tok
 from workers.engine_events import EngineEvents
 from workers.engine_gauge import EngineGauge
 from workers.kv_events import FULL_ATTENTION_KINDS
+from workers.kv_store.settings import transfer_config
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from workers.engine import EventBatch, Sampling, Structured
+    from workers.kv_store.settings import KvStoreSettings
 
 ENVIRONMENT: Final = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -58,12 +60,15 @@ LOWEST_LOGPROB: Final = -9999.0  # of a token that could not be chosen: JSON has
 
 class VllmEngine:
     """One AsyncLLM. `engine_args` are vLLM's AsyncEngineArgs and win over every default of ours: steps are shared
-    unless they name a `long_prefill_token_threshold` (0: first come first served)."""
+    unless they name a `long_prefill_token_threshold` (0: first come first served). With a `kv_store` blocks are shared
+    through it; `engine_args` then name no `kv_transfer_config`."""
 
-    def __init__(self, *, model: str, path: Path, engine_args: dict[str, Any]) -> None:
+    def __init__(
+        self, *, model: str, path: Path, engine_args: dict[str, Any], kv_store: KvStoreSettings | None = None
+    ) -> None:
         self._model = model
         self._path = path
-        self._engine_args = engine_args
+        self._engine_args = engine_args if kv_store is None else {**engine_args, **shared(kv_store)}
         self._sockets = Path(tempfile.mkdtemp(prefix="kv-events-"))
         self._events: EngineEvents | None = None
         self._engine: Any = None
@@ -166,6 +171,11 @@ class VllmEngine:
         if "long_prefill_token_threshold" not in self._engine_args:
             _share_steps(config)
         return AsyncLLM.from_vllm_config(config, stat_loggers=[self._gauge.stat_logger])
+
+
+def shared(kv_store: KvStoreSettings) -> dict[str, Any]:
+    """The engine arguments that a store of blocks needs."""
+    return {"kv_transfer_config": transfer_config(kv_store)}
 
 
 def _share_steps(config: Any) -> None:

@@ -1,0 +1,1 @@
+"""A bounded store of KV blocks that the replicas of one node share, and its connector for vLLM."""
