@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 from cluster.cli_bench import bench_app
 from cluster.cli_config import config_app
+from cluster.cli_demo import demo_app
 from cluster.cli_deploy import deploy_app
 from cluster.cli_doctor import doctor
 from cluster.cli_events import events
@@ -84,18 +84,6 @@ def down(
     typer.echo("kvist: the application is gone; the Ray cluster keeps running")
 
 
-@app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder for demo.json and demo.png.")] = Path("out"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON instead of the table.")] = False,
-) -> None:
-    """Measure what an unstable preamble and blind routing cost on this machine, and that Kvist removes it."""
-    from cluster.demo import run_demo  # noqa: PLC0415 - keeps `--help` fast
-
-    data, text = run_demo(out)
-    typer.echo(json.dumps(data) if as_json else text)
-
-
 app.command()(doctor)
 app.command()(events)
 app.command()(explain)
@@ -104,6 +92,7 @@ app.command()(status)
 app.command()(swarm)
 app.add_typer(bench_app, name="bench")
 app.add_typer(config_app, name="config")
+app.add_typer(demo_app, name="demo")
 app.add_typer(deploy_app, name="deploy")
 app.add_typer(keys_app, name="keys")
 
