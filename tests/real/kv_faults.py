@@ -35,6 +35,7 @@ ROOT: Final = Path(__file__).parents[2]
 STORE_BYTES: Final = 32 * 2**20
 ANSWER_TOKENS: Final = 6
 SAVED_WITHIN_S: Final = 10.0
+PROGRESS: Final = 110
 
 
 class Pair:
@@ -61,15 +62,16 @@ class Pair:
         self.there.finish()
 
     def files(self) -> set[Path]:
-        return {*(self.folder / "store" / "blocks").glob("*/*/*")}
+        return {Path(entry.path) for entry in _entries(str(self.folder / "store" / "blocks"), depth=2)}
 
-    def compute(self, prompt: list[int], salt: str = "") -> tuple[list[int], list[Path]]:
-        """The first engine's answer, and the files of the prompt's blocks once they are stored."""
+    def compute(self, prompt: list[int], salt: str = "", *, stored: int = 0) -> tuple[list[int], list[Path]]:
+        """The first engine's answer, and the files of the prompt's blocks once they are there: all but those `stored`
+        before."""
         before = self.files()
         text = self.here.run(self.here.text(self.here.generation(prompt, salt=salt, max_tokens=ANSWER_TOKENS)))
         deadline = time.monotonic() + SAVED_WITHIN_S
-        while len(new := self.files() - before) < len(prompt) // BLOCK_SIZE and time.monotonic() < deadline:
-            threading.Event().wait(0.005)
+        while len(new := self.files() - before) < len(prompt) // BLOCK_SIZE - stored and time.monotonic() < deadline:
+            threading.Event().wait(0.01)
         return text, sorted(new)
 
     def load(self, prompt: list[int], salt: str = "") -> tuple[list[int], int]:
@@ -92,6 +94,14 @@ class Pair:
             await asyncio.gather(task, return_exceptions=True)
 
         self.there.run(leave())
+
+
+def _entries(folder: str, *, depth: int) -> Iterator[os.DirEntry[str]]:
+    for entry in os.scandir(folder):
+        if depth:
+            yield from _entries(entry.path, depth=depth - 1)
+        else:
+            yield entry
 
 
 def _cut(file: Path, rng: random.Random) -> None:
@@ -243,8 +253,10 @@ def main() -> None:
     pair = Pair(prepare_tiny(Path.home() / ".cache" / "kvist", template="system-first"), folder)
     try:
         started = time.monotonic()
-        counts = Faults(pair, seed=1).play(rounds)
-        print(json.dumps(counts, indent=1, sort_keys=True))
+        faults = Faults(pair, seed=1)
+        for done in range(0, rounds, PROGRESS):
+            counts = faults.play(min(PROGRESS, rounds - done))
+            print(f"{done + PROGRESS} of {rounds}: {json.dumps(counts, sort_keys=True)}", flush=True)
         print(f"{rounds} faults in {time.monotonic() - started:.0f} s: no wrong token, no dead engine")
     finally:
         pair.close()

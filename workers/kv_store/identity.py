@@ -20,11 +20,11 @@ SAFE_HASHES: Final = ("sha256", "sha256_cbor")  # others are not equal in every 
 def engine_identity(vllm_config: Any) -> dict[str, object]:
     """Everything but the tokens that a block's bytes depend on. Raises `ModelUnusable` for an engine whose block hashes
     do not name blocks in other processes."""
-    from vllm import __version__  # noqa: PLC0415 - vLLM is imported when the engine starts
-
     model, cache, parallel = vllm_config.model_config, vllm_config.cache_config, vllm_config.parallel_config
     if cache.prefix_caching_hash_algo not in SAFE_HASHES:
         raise ModelUnusable(f"kv_store needs prefix_caching_hash_algo {' or '.join(SAFE_HASHES)}")
+    from vllm import __version__  # noqa: PLC0415 - vLLM is imported when the engine starts
+
     return {
         "vllm": __version__,
         "hashes": (cache.prefix_caching_hash_algo, os.environ.get("PYTHONHASHSEED", "")),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from workers.kv_store.identity import SAMPLE_BYTES, weights_identity
+from router.errors import ModelUnusable
+from workers.kv_store.identity import SAMPLE_BYTES, engine_identity, weights_identity
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,3 +52,13 @@ def test_a_small_file_is_read_whole(tmp_path: Path) -> None:
     assert weights_identity(folder_of(tmp_path / "a", b"x"), "") != weights_identity(
         folder_of(tmp_path / "b", b"y"), ""
     )
+
+
+@pytest.mark.parametrize("algorithm", ["xxhash", "xxhash_cbor"])
+def test_hashes_that_do_not_name_blocks_elsewhere_are_refused(algorithm: str) -> None:
+    """Quick hashes are random in each process, and can be made to collide."""
+    config = SimpleNamespace(
+        model_config=None, cache_config=SimpleNamespace(prefix_caching_hash_algo=algorithm), parallel_config=None
+    )
+    with pytest.raises(ModelUnusable, match="sha256"):
+        engine_identity(config)
