@@ -55,7 +55,7 @@ CANDIDATES = st.lists(
 )
 QUESTIONS = st.builds(
     Question, st.integers(0, 10_000), st.integers(0, 2**64 - 1), st.integers(0, 99), st.floats(100, 10**7),
-    st.floats(0, 0.02), st.floats(0, 1),
+    st.floats(0, 0.02), st.floats(0, 1), st.floats(1, 10**5),
 )  # fmt: skip
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from router.limits import KV_LOAD_DEADLINE_S
 from tests.workers.kv_store.support import file_of, key_of
 from workers.kv_store.frames import BadFrame
+from workers.kv_store.settings import KvStoreSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,7 +115,9 @@ def test_a_job_whose_thread_meets_a_bug_has_failed_and_others_go_on(
 def test_a_late_load_is_given_up_and_nothing_of_it_arrives_afterwards(
     filled: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its blocks may be another request's by then."""
+    """Its blocks may be another request's by then. KV_LOAD_DEADLINE_S, unless an operator says otherwise, stops a store
+    that hangs from holding its requests."""
+    assert KvStoreSettings(folder="f").load_deadline_s == KV_LOAD_DEADLINE_S
     asked, go_on = threading.Event(), threading.Event()
     real: Any = filled.store.load
 
