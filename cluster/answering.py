@@ -125,6 +125,10 @@ class Answering:
         self._news.close()
         report = self.exchange.report
         report.cached_tokens, report.output_tokens = self.usage[1:3]
+        routes = [routed for choice in self._choices if (routed := choice.pump.stream.routed) is not None]
+        report.retries = sum(routed.retries for routed in routes)
+        report.resumes = sum(routed.resumes for routed in routes)
+        report.failed_on = tuple([replica for routed in routes for replica in routed.failed_on])
         await self._stack.aclose()
 
     @property

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt to continue. `tokens` are packed u32, little-endian; `model` is a key of the ingress's models.
 
-    `prefix` is what is known of the prompt: it saves hashing that part again."""
+    `prefix` is what is known of the prompt: it saves hashing that part again. The last `resumed_tokens` of the prompt
+    were generated for it already, on a replica that failed."""
 
     request_id: str
     model: str
@@ -27,16 +28,22 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     tenant: Tenant
     session: str = ""
     prefix: Prefix | None = None
+    resumed_tokens: int = 0
 
 
 class Routed(msgspec.Struct, frozen=True, kw_only=True):
     """The choice: who serves it, and how many prompt tokens it is believed to hold already. `hash_s` of the time that
-    choosing took went into hashing; `queue_s` is how long a replica had to be waited for, None while it is."""
+    choosing took went into hashing; `queue_s` is how long a replica had to be waited for, None while it is. Before it
+    the generation was `failed_on` other replicas: it was attempted again `retries` times before its first token, and
+    went on `resumes` times after it."""
 
     replica: str
     predicted_cached_tokens: int
     hash_s: float = 0.0
     queue_s: float | None = None
+    retries: int = 0
+    resumes: int = 0
+    failed_on: tuple[str, ...] = ()
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,8 +78,8 @@ class TokenStream(Protocol):
 class Backend(Protocol):
     """Routes jobs to replicas. All methods are called on one event loop."""
 
-    def start(self, job: Job) -> TokenStream:
-        """Choose a replica and reserve on it, in one synchronous step. Raises `NoReplica`."""
+    def start(self, job: Job, *, exclude: frozenset[str] = frozenset()) -> TokenStream:
+        """Choose a replica outside `exclude` and reserve on it, in one synchronous step. Raises `NoReplica`."""
         ...
 
     def preview(self, job: Job) -> tuple[Score, ...]:

@@ -16,7 +16,7 @@ from cluster.prompt.inline_system import InlineSystem  # noqa: TC001 - pydantic 
 from cluster.prompt.preamble import compile_lines
 from cluster.tenants import DIGEST_PREFIX, digest_of
 from router.errors import InvalidRequest, ModelUnusable
-from router.limits import FLUSH_MS, MAX_FLUSH_MS
+from router.limits import FLUSH_MS, MAX_FLUSH_MS, MAX_RESUMES, MAX_RETRIES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,6 +142,8 @@ class ClusterConfig(_Frozen):
     `api_keys` all open one tenant, and may be digests (`sha256:…`); `tenants_file` tells several apart (see
     `cluster.tenant_file`), is read by every ingress on its own machine, and followed when it changes.
     With `event_keys_file` (see `router.event_keys`) replicas and ingresses prove to each other whose they are.
+    When a replica fails, a generation goes to another one at most `retries` times before its first token and `resumes`
+    times after it.
     Of a stream's events those that can wait leave `flush_ms` apart: more saves CPU, 0 sends every token by itself.
     """
 
@@ -153,6 +155,8 @@ class ClusterConfig(_Frozen):
     drain_s: Annotated[float, Field(gt=0)] = 600.0
     flush_ms: Annotated[float, Field(ge=0, le=MAX_FLUSH_MS)] = FLUSH_MS
     data_plane: Literal["tcp", "handle"] = "tcp"
+    retries: Annotated[int, Field(ge=0, le=MAX_RETRIES)] = MAX_RETRIES
+    resumes: Annotated[int, Field(ge=0, le=MAX_RESUMES)] = MAX_RESUMES
     api_keys: tuple[Key, ...] = ()
     tenants_file: str | None = None
     event_keys_file: str | None = None

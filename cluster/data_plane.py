@@ -9,7 +9,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
-from router.errors import ReplicaBusy, ReplicaDied, WireError
+from router.errors import ReplicaBusy, ReplicaDied, ReplicaGone, WireError
 from router.hashing import BYTES_PER_TOKEN
 from router.limits import DATA_CONNECT_TIMEOUT_S, DATA_RECONNECT_S, DATA_STREAM_TOKENS
 from workers import data_frames as frames
@@ -110,6 +110,12 @@ class DataCall:
         if self._connection is not None and not self._has_ended:
             self._connection.cancel(self._number)
         self._end(None)
+
+    def abandon(self, error: Exception) -> None:
+        """Abort it; iteration ends with `error`, after the deltas before it."""
+        if self._connection is not None and not self._has_ended:
+            self._connection.cancel(self._number)
+        self._end(error)
 
     def push(self, delta: TokenDelta) -> None:
         """Take a delta from the connection."""
@@ -284,7 +290,7 @@ class _Connection(DataLink):
             self.welcomed.set_exception(ReplicaDied("the connection was closed before it was proven"))
         calls, self.calls = self.calls, {}
         for call in calls.values():
-            call.fail(ReplicaDied("the connection to the replica was lost"))
+            call.fail(ReplicaGone("the connection to the replica was lost"))
 
     def _greet(self, message: Message) -> None:
         if message.kind == frames.CHALLENGE and not self._challenge:

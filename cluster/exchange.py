@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from xxhash import xxh3_128
 
 from cluster.api.hints import betas_of, session_of
-from cluster.api.outcomes import Report, outcome_of, words_of
+from cluster.api.outcomes import OnceOnly, Report, outcome_of, words_of
 from cluster.api.responses import resumed
 from cluster.asgi import REQUEST_ID_KEY, ClientGoneError, EventStream, headers_of, read_body, send_json, while_connected
 from cluster.prompt.threads import Turns
@@ -125,6 +125,7 @@ class Exchange:
         self.events = EventStream(send)
         self.reply: Reply | None = None
         self.complete = False
+        self._end = OnceOnly(services.on_outcome)
 
     async def prepare(self, tenant: Tenant, body: bytes) -> Prepared:
         """Parsed, canonical, rendered, encoded: what is new of a known conversation, else the whole, in threads where
@@ -213,7 +214,7 @@ class Exchange:
         finally:
             self.report.duration_s = self.stages.since_start()
             self.report.stages_s = self.stages.durations_s
-            self.services.on_outcome(self.report)
+            self._end(self.report)
 
     def headers(self) -> dict[str, str]:
         """What the owner of a request may know of its way."""

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
     from cluster.backend import Job, Routed
-    from cluster.serve_plane import Asked, ModelPlane, ServeStream
+    from cluster.serve_plane import Asked, ModelPlane
+    from cluster.serve_stream import ServeStream
     from workers.engine import TokenDelta
 
 

@@ -52,9 +52,9 @@ class ServeBackend:
         for plane in self._distinct:
             await plane.close()
 
-    def start(self, job: Job) -> TokenStream:
+    def start(self, job: Job, *, exclude: frozenset[str] = frozenset()) -> TokenStream:
         """Choose, reserve and call, or hold. Raises `NoReplica` when nothing is routable."""
-        return self._planes[job.model].start_stream(job)
+        return self._planes[job.model].start_stream(job, exclude=exclude)
 
     def preview(self, job: Job) -> tuple[Score, ...]:
         """See `Backend`."""

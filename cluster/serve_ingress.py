@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cluster.cache_dir import cache_dir
 from cluster.config import ClusterConfig, ModelConfig, parse_config
+from cluster.durable import DurableBackend
 from cluster.exchange import Pacing
 from cluster.ingress import build_app
 from cluster.models.served import ServedModel, load_model
@@ -26,6 +27,7 @@ from router.errors import InvalidRequest, ReplicaDied
 from router.event_keys import EventKeys
 from router.fleet import Fleet
 from router.policy import policy_named
+from router.retry import Tenacity
 from workers.models import resolve_model
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class Ingress:
         self._models = await asyncio.to_thread(load_models, parsed)
         self._aliases = parsed.resolved_aliases()
         self._pacing = Pacing(flush_ms=parsed.flush_ms)
+        self._tenacity = Tenacity(retries=parsed.retries, resumes=parsed.resumes)
         planes: dict[str, ModelPlane] = {}
         for model in parsed.models:
             planes |= dict.fromkeys(model.served_names(), plane_of(model, workers[model.name], curve_of(parsed)))
@@ -61,7 +64,7 @@ class Ingress:
         return build_app(
             models=self._models,
             aliases=self._aliases,
-            backend=self._backend,
+            backend=DurableBackend(self._backend, tenacity=self._tenacity, clock=time.monotonic),
             tenants=self._tenants,
             on_outcome=recorder(self._metrics, self._models),
             pacing=self._pacing,

@@ -11,31 +11,29 @@ import itertools
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-from ray.exceptions import RayActorError, RayTaskError
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
-
-from cluster.backend import Job, Routed
 from cluster.data_plane import DataPlane
 from cluster.held_stream import HeldStream
-from router.errors import KvistError, NoReplica, ReplicaBusy, ReplicaDied, WireError
+from cluster.serve_stream import ServeStream
+from router.errors import ReplicaGone, WireError
 from router.hashing import BYTES_PER_TOKEN, block_hashes, seed_of
+from router.limits import STALL_CHECK_S
 from router.membership import MEMBERSHIP
 from router.replicas import PromptBlocks, ReplicaInfo
-from router.serve_router import ROUTE_KWARG, Route
+from router.serve_router import ROUTE_KWARG
 from router.subscriber import Subscriber
-from workers.engine import Generation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+    from collections.abc import Callable, Mapping
 
     from ray.serve.handle import DeploymentHandle
 
+    from cluster.backend import Job
     from router.curve import ClientCurve
     from router.fleet import Decision, Fleet
     from router.membership import Metadata
     from router.policy import Score
-    from workers.engine import TokenDelta
+    from router.serve_router import Route
+    from workers.engine import Generation
 
 logger = logging.getLogger("ray.serve")
 
@@ -59,8 +57,11 @@ class ModelPlane:
         self._subscriber = Subscriber(fleet, clock, curve=curve)
         self.data = DataPlane(clock)
         self.queued = 0  # calls that wait in Serve's queue for a slot
+        self.streams: set[ServeStream] = set()  # that run
+        self._quiet: dict[ServeStream, int] = {}  # of silent replicas, and what had been heard when last looked at
         self._known: dict[str, ReplicaInfo] = {}
         self._running: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._fault: str | None = None
         self._closing = False
 
@@ -71,6 +72,7 @@ class ModelPlane:
         """Follow membership and events from now on. Needs a running loop."""
         self._running = asyncio.create_task(self._subscriber.run())
         self._running.add_done_callback(self._on_ended)
+        self._watching = asyncio.create_task(self._watch())
         MEMBERSHIP.watch(self._deployment, self._on_members)
         if not self._streaming.is_initialized:
             self._streaming._init()  # noqa: SLF001 - else the router, hence membership, exists only after a first call
@@ -88,24 +90,26 @@ class ModelPlane:
     async def close(self) -> None:
         """Leave no socket and no task behind."""
         self._closing = True
+        if self._watching is not None:
+            self._watching.cancel()
         await self._subscriber.close()
         await self.data.close()
         if self._running is not None:
             await self._running
 
-    def start_stream(self, job: Job) -> ServeStream | HeldStream:
-        """Choose and reserve, in one synchronous step, then call; or hold what must wait. Raises `NoReplica` when
-        nothing is routable."""
+    def start_stream(self, job: Job, *, exclude: frozenset[str] = frozenset()) -> ServeStream | HeldStream:
+        """Choose and reserve, in one synchronous step, then call; or hold what must wait. What replicas in `exclude`
+        failed to finish goes elsewhere at once. Raises `NoReplica` when nothing is routable."""
         began_s = self.clock()
         prompt, hashed_s = self._hashed(job), self.clock()
         asked = Asked(prompt, began_s, hashed_s - began_s)
-        if self.fleet.hold(prompt, hashed_s) is not None:
+        if not exclude and self.fleet.hold(prompt, hashed_s) is not None:
             return HeldStream(self, job, asked)
-        return self.begin(job, asked)
+        return self.begin(job, asked, exclude=exclude)
 
-    def begin(self, job: Job, asked: Asked) -> ServeStream:
+    def begin(self, job: Job, asked: Asked, *, exclude: frozenset[str] = frozenset()) -> ServeStream:
         """Choose and reserve now. Raises `NoReplica`."""
-        decision = self.fleet.choose(asked.prompt, self.clock())
+        decision = self.fleet.choose(asked.prompt, self.clock(), exclude=exclude)
         try:
             return ServeStream(plane=self, job=job, decision=decision, asked=asked)
         except BaseException:
@@ -125,6 +129,30 @@ class ModelPlane:
     def call(self, generation: Generation, route: Route) -> Any:
         """Send a generation through Serve to the replicas that `route` names; iterate the result for its deltas."""
         return self._streaming.generate.remote(generation, **{ROUTE_KWARG: route})
+
+    def lost(self, replica: str) -> None:
+        """Nothing reaches it any more: it is chosen no further, before its lease says so."""
+        self.fleet.suspect(replica, self.clock())
+
+    def give_up_stalled(self) -> None:
+        """End every stream that has brought nothing since the last call, where its replica has fallen silent and
+        another is there to go on. Call every STALL_CHECK_S. O(streams), while any replica is silent."""
+        silent = self.fleet.silent
+        quiet, self._quiet = self._quiet, {}
+        if not silent or not self.fleet.routable:
+            return
+        for stream in tuple(self.streams):
+            if stream.replica not in silent:
+                continue
+            if quiet.get(stream) == stream.heard:
+                stream.abandon(ReplicaGone("it has fallen silent in the middle of a generation"))
+            else:
+                self._quiet[stream] = stream.heard
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(STALL_CHECK_S)
+            self.give_up_stalled()
 
     def moved(self, decision: Decision, replica: str) -> None:
         """Serve sent the request elsewhere."""
@@ -170,107 +198,3 @@ class Asked(NamedTuple):
     prompt: PromptBlocks
     at_s: float
     hash_s: float
-
-
-class ServeStream:
-    """One running generation. Its reservation is given back exactly once, however the stream ends."""
-
-    def __init__(self, *, plane: ModelPlane, job: Job, decision: Decision, asked: Asked) -> None:
-        self._plane = plane
-        self._decision = decision
-        self._routed = Routed(
-            replica=decision.candidates[0],
-            predicted_cached_tokens=decision.predicted_cached_tokens,
-            hash_s=asked.hash_s,
-        )
-        self._started_s = asked.at_s + asked.hash_s
-        self._generation = Generation(
-            request_id=job.request_id,
-            tokens=job.tokens,
-            sampling=job.sampling,
-            cache_salt=job.tenant.salt,
-            session_id=job.session,
-            expected_cached_tokens=decision.predicted_cached_tokens,
-        )
-        self._call: Any = None
-        self._is_queued = False
-        self._is_counted = False
-        self._deltas = self._run()
-
-    @property
-    def routed(self) -> Routed:
-        """The choice; after it had to go elsewhere, that replica, with no cached tokens promised."""
-        return self._routed
-
-    def __aiter__(self) -> AsyncIterator[TokenDelta]:
-        return self._deltas
-
-    async def aclose(self) -> None:
-        """Abort the generation, wherever it is."""
-        if self._call is not None:
-            self._call.cancel()
-        self._close()
-        await self._deltas.aclose()
-
-    async def _run(self) -> AsyncGenerator[TokenDelta, None]:
-        try:
-            for replica in self._plane.direct(self._decision):
-                self._on_routed(replica)
-                self._call = self._plane.data.call(replica, self._generation)
-                try:
-                    async for delta in self._call:
-                        yield self._noted(delta)
-                except ReplicaBusy:
-                    continue
-                return
-            self._call = self._queue()
-            async for delta in self._call:
-                yield self._noted(delta)
-        except Exception as fault:
-            raise _mapped(fault) from fault
-        finally:
-            self._close()
-
-    def _queue(self) -> Any:
-        """Through Serve, which finds a slot or waits for one."""
-        self._is_queued = True
-        self._plane.queued += 1
-        return self._plane.call(
-            self._generation, Route(candidates=self._decision.candidates, on_routed=self._on_accepted)
-        )
-
-    def _on_accepted(self, replica: str) -> None:
-        self._leave_queue()
-        self._on_routed(replica)
-
-    def _on_routed(self, replica: str) -> None:
-        if replica != self._routed.replica:
-            self._plane.moved(self._decision, replica)
-            self._routed = msgspec.structs.replace(self._routed, replica=replica, predicted_cached_tokens=0)
-        self._routed = msgspec.structs.replace(self._routed, queue_s=self._plane.clock() - self._started_s)
-
-    def _noted(self, delta: TokenDelta) -> TokenDelta:
-        if delta.cached_tokens is not None and not self._is_counted:
-            self._is_counted = True
-            self._plane.first_token(self._decision, delta.cached_tokens)
-        return delta
-
-    def _leave_queue(self) -> None:
-        if self._is_queued:
-            self._is_queued = False
-            self._plane.queued -= 1
-
-    def _close(self) -> None:
-        self._leave_queue()
-        self._plane.finish(self._decision)
-
-
-def _mapped(fault: Exception) -> Exception:
-    """Ray's exceptions as ours, without their text: it may hold a traceback."""
-    if isinstance(fault, RayTaskError) and isinstance(fault.cause, KvistError):
-        return fault.cause
-    if isinstance(fault, BackPressureError | DeploymentUnavailableError):
-        return NoReplica("every replica is full or unavailable")
-    if isinstance(fault, RayActorError | RayTaskError):
-        return ReplicaDied("the replica failed while serving the request")
-    return fault

@@ -54,6 +54,12 @@ RUNNING: Final = Metric("kvist_running_requests", "gauge", "Requests that the en
 WAITING: Final = Metric("kvist_waiting_requests", "gauge", "Requests before their first token", REPLICA)
 HELD: Final = Metric("kvist_held_sessions", "gauge", "New sessions that wait while live ones fill caches", ("model",))
 REQUESTS: Final = Metric("kvist_requests", "counter", "Requests by how they ended", ("model", "api", "outcome"))
+MOVES: Final = Metric(
+    "kvist_moves",
+    "counter",
+    "Generations whose replica failed and that went on at another: attempted again, or resumed after their first token",
+    ("model", "kind"),
+)
 RULES: Final = Metric("kvist_canonical_changes", "counter", "What canonical rules changed", ("model", "rule"))
 TURNS: Final = Metric(
     "kvist_past_turns", "counter", "Past turns of the assistant: spliced as generated, or written", ("model", "form")
@@ -93,6 +99,7 @@ CATALOGUE: Final = (
     WAITING,
     HELD,
     REQUESTS,
+    MOVES,
     RULES,
     TURNS,
     IGNORED,
@@ -136,6 +143,8 @@ def increments(report: Report, *, known_models: Collection[str]) -> Iterator[Sam
     A name that no model has is not a label: clients choose it."""
     model = report.model if report.model in known_models else "unknown"
     yield Sample(REQUESTS, (model, report.api, report.outcome), 1)
+    yield Sample(MOVES, (model, "retry"), report.retries)
+    yield Sample(MOVES, (model, "resume"), report.resumes)
     for change in report.changes:
         yield Sample(RULES, (model, change.rule), 1)
     yield Sample(TURNS, (model, "spliced"), report.spliced_turns)

@@ -62,7 +62,20 @@ class ReplicaError(KvistError):
 
 
 class ReplicaDied(ReplicaError):
-    """The process or its engine is gone."""
+    """It failed in the middle of a generation; what it was working on may be tried elsewhere."""
+
+
+class ReplicaGone(ReplicaDied):
+    """It serves nobody any more: its process or engine has ended, or it has fallen silent and nothing reaches it."""
+
+
+class CutShort(ReplicaError):
+    """A replica failed in the middle of an answer that cannot go on elsewhere exactly as it began. The message says
+    what it was asked for that stands against it."""
+
+
+class Quarantined(ReplicaError):
+    """Replicas died over this request, one after the other; it goes to no further one for a while."""
 
 
 class ReplicaBusy(ReplicaError):
@@ -71,6 +84,10 @@ class ReplicaBusy(ReplicaError):
 
 class NoReplica(ReplicaError):
     """Nothing is routable now; the client should come back later."""
+
+
+class DeadlinePassed(NoReplica):
+    """It waited for a replica for as long as it may; the client should come back later."""
 
 
 class WireError(ReplicaError):

@@ -15,7 +15,7 @@ from router.cost import Standing
 from router.errors import KvistBug, NoReplica, WireError
 from router.feed import Apply, Feed, FeedAction, RequestSnapshot, Reset
 from router.index import Depth, Index, IndexOverflow, held
-from router.limits import INDEX_MARGIN_BLOCKS, INDEX_OFFLOADED_BLOCKS
+from router.limits import INDEX_MARGIN_BLOCKS, INDEX_OFFLOADED_BLOCKS, SUSPECT_S
 from router.live import LiveSessions
 from router.load import Loads, ReplicaLoad, Reservation
 from router.policy import Candidate, LeastTime, Policy, Question, Score
@@ -90,6 +90,7 @@ class Fleet:
         self._paces = Paces()
         self.live = LiveSessions()
         self._admission = Admission()
+        self._suspects: dict[str, float] = {}  # replica → until when it is passed over
         self._joins = 0
         self._turn = 0
 
@@ -105,6 +106,11 @@ class Fleet:
     def routable(self) -> tuple[str, ...]:
         """Replicas whose lease holds, fenced ones included."""
         return tuple([name for name, member in self._members.items() if member.alive])
+
+    @property
+    def silent(self) -> frozenset[str]:
+        """Replicas whose lease has ended, and those that were never heard."""
+        return frozenset([name for name, member in self._members.items() if not member.alive])
 
     @property
     def open_reservations(self) -> int:
@@ -186,6 +192,8 @@ class Fleet:
 
         The reservation must be finished once, whatever becomes of the request. O(replicas · log prompt).
         """
+        if self._suspects:
+            exclude = self._passed_over(exclude, now)
         candidates, scores = self._ranked(prompt, exclude, now)
         self._turn += 1
         best = scores[0]
@@ -200,6 +208,10 @@ class Fleet:
         return Decision(
             self._loads.reserve(made), tuple([score.replica for score in scores]), best.cached_tokens, scores
         )
+
+    def suspect(self, replica: str, now: float) -> None:
+        """It was seen to fail: for SUSPECT_S others are chosen, where there are any."""
+        self._suspects[replica] = now + SUSPECT_S
 
     def hold(self, prompt: PromptBlocks, now: float) -> Hold | None:
         """Whether a prompt must wait before it may be chosen for, and why; see router/admission.py. Whoever holds asks
@@ -298,6 +310,12 @@ class Fleet:
     def fenced(self, replica: str) -> bool:
         """Whether a known replica gets no locality credit now."""
         return not self._members[replica].believed
+
+    def _passed_over(self, exclude: frozenset[str], now: float) -> frozenset[str]:
+        """`exclude` and the suspects, unless that leaves nobody."""
+        self._suspects = {name: until for name, until in self._suspects.items() if until > now}
+        wider = exclude.union(self._suspects)
+        return wider if any(name not in wider for name in self.routable) else exclude
 
     def _ranked(
         self, prompt: PromptBlocks, exclude: frozenset[str], now: float

@@ -50,6 +50,18 @@ OVERSTATEMENT_SAMPLES: Final = 15  # last prefills of an optimistic replica that
 LOAD_SETTLE_S: Final = 0.1  # a request sent later than this before a gauge may not be in it yet
 ACCURACY_WINDOW_S: Final = 300.0
 
+# When replicas fail (router/retry.py, router/quarantine.py, cluster/durable.py, cluster/serve_plane.py).
+MAX_RETRIES: Final = 2  # further attempts of a generation before its first token
+MAX_RESUMES: Final = 2  # replicas on which it goes on after its first token
+RETRY_SHARE: Final = 0.2  # of the requests of a window that may be attempts after an engine's fault
+RETRY_FLOOR: Final = 3  # that may be attempted again in a window however few requests there are
+RETRY_WINDOW_S: Final = 10.0
+QUARANTINE_DEATHS: Final = 2  # replicas that died over a request, before it is refused
+QUARANTINE_S: Final = 60.0
+MAX_SUSPECT_REQUESTS: Final = 4_096  # whose replica died and who are remembered for it
+SUSPECT_S: Final = LEASE_S  # a replica that was seen to fail is passed over; after that its lease speaks for it
+STALL_CHECK_S: Final = 0.25  # between two looks at a stream whose replica is silent; nothing new ends it
+
 # Sockets to replicas (router/subscriber.py).
 TICK_INTERVAL_S: Final = 0.1
 SUBSCRIBER_HWM_FRAMES: Final = 10_000

@@ -65,9 +65,17 @@ class Speech:
 
     def of(self, generation: Generation) -> Said | None:
         """None when the request is free to generate anything. A list of choices or a schema goes before a scripted
-        answer; for other constraints an answer is taken at its word.
+        answer; for other constraints an answer is taken at its word. A resumed answer goes on behind its beginning.
 
-        Raises `InvalidRequest` for a constraint that it cannot meet."""
+        Raises `InvalidRequest` for a constraint that it cannot meet, and for a beginning that is not the answer's."""
+        begun = generation.resumed_tokens * BYTES_PER_TOKEN
+        if not begun:
+            return self._whole(generation)
+        asked = msgspec.structs.replace(generation, tokens=generation.tokens[:-begun])
+        said = self._whole(asked)
+        return None if said is None else Said(_behind(said.script, generation.tokens[-begun:]))
+
+    def _whole(self, generation: Generation) -> Said | None:
         structured = generation.sampling.structured
         answer = choose(self._answers, self._end_of(generation.tokens)) if self._answers else None
         if structured is not None and (answer is None or structured.kind in {"choice", "json"}):
@@ -81,6 +89,14 @@ class Speech:
 
     def _end_of(self, prompt: bytes) -> str:
         return self._codec.decode(array("I", prompt[-SIM_ANSWER_PROMPT_TOKENS * BYTES_PER_TOKEN :]))
+
+
+def _behind(script: Script, begun: bytes) -> Script:
+    beginning = array("I", begun)
+    count = len(beginning)
+    if array("I", script.tokens[:count]) != beginning or count == len(script.tokens):
+        raise InvalidRequest("the answer did not begin like this")
+    return msgspec.structs.replace(script, tokens=script.tokens[count:])
 
 
 def choose(answers: Sequence[Answer], prompt_end: str) -> Answer | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 
-from router.errors import ClientError, InvalidRequest, KvistBug, ReplicaDied, WireError
+from router.errors import ClientError, InvalidRequest, KvistBug, ReplicaDied, ReplicaGone, WireError
 from router.hashing import BYTES_PER_TOKEN
 from router.limits import MAX_COUNT, MAX_DATA_DELTA_BYTES, MAX_DATA_ERROR_CHARS, MAX_DATA_OPEN_BYTES
 from workers.engine import Generation, TokenDelta
@@ -63,7 +63,7 @@ class Message(NamedTuple):
 
 
 class _Fault(msgspec.Struct, frozen=True):
-    kind: Literal["invalid", "died"]
+    kind: Literal["invalid", "died", "gone"]
     text: str
 
 
@@ -71,6 +71,13 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _generation: Final = msgspec.msgpack.Decoder(Generation).decode
 _delta: Final = msgspec.msgpack.Decoder(TokenDelta).decode
 _fault: Final = msgspec.msgpack.Decoder(_Fault).decode
+
+
+_ERRORS: Final[Mapping[str, type[InvalidRequest | ReplicaDied]]] = {
+    "invalid": InvalidRequest,
+    "died": ReplicaDied,
+    "gone": ReplicaGone,
+}
 
 
 class FrameReader:
@@ -137,6 +144,8 @@ def decode_open(body: bytes) -> Generation:
         control = _generation(memoryview(body)[_LENGTH.size : tokens_at])
     except _FOREIGN as error:
         raise WireError(f"generation: {type(error).__name__}") from None
+    if not 0 <= control.resumed_tokens <= (len(body) - tokens_at) // BYTES_PER_TOKEN:
+        raise WireError("generation: more of the prompt was generated than there is")
     return msgspec.structs.replace(control, tokens=body[tokens_at:])
 
 
@@ -161,7 +170,9 @@ def decode_delta(body: bytes) -> TokenDelta:
 
 def encode_error(stream: int, fault: Exception) -> bytes:
     """Bytes that end a stream with an error. Only texts of our own errors travel, cut to MAX_DATA_ERROR_CHARS."""
-    kind: Literal["invalid", "died"] = "invalid" if isinstance(fault, ClientError) else "died"
+    kind: Literal["invalid", "died", "gone"] = "invalid" if isinstance(fault, ClientError) else "died"
+    if isinstance(fault, ReplicaGone):
+        kind = "gone"
     text = str(fault) if isinstance(fault, ClientError | ReplicaDied) else UNEXPECTED
     safe = text.encode(errors="replace").decode()[:MAX_DATA_ERROR_CHARS]
     return encode_frame(ERROR, stream, _encode(_Fault(kind, safe)))
@@ -173,4 +184,4 @@ def decode_error(body: bytes) -> InvalidRequest | ReplicaDied:
         fault = _fault(body)
     except _FOREIGN as error:
         raise WireError(f"error: {type(error).__name__}") from None
-    return InvalidRequest(fault.text) if fault.kind == "invalid" else ReplicaDied(fault.text)
+    return _ERRORS[fault.kind](fault.text)

@@ -46,7 +46,9 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt to continue. `tokens` are packed u32, little-endian. `cache_salt` keeps tenants' blocks apart.
 
-    `expected_cached_tokens` is the router's prediction: it only sharpens the engine's backlog gauge."""
+    `expected_cached_tokens` is the router's prediction: it only sharpens the engine's backlog gauge. The last
+    `resumed_tokens` of the prompt are the beginning of the answer, which another engine generated: a form counts them,
+    `max_tokens` does not."""
 
     request_id: str
     tokens: bytes
@@ -54,6 +56,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str = ""
     session_id: str = ""
     expected_cached_tokens: int = 0
+    resumed_tokens: int = 0
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from router.errors import InvalidRequest, ModelUnusable, ReplicaDied
+from router.errors import InvalidRequest, ModelUnusable, ReplicaGone
 from router.limits import ENGINE_PENDING_BATCHES
 from workers.answers import Answers, Speech
 from workers.engine import EngineInfo, EngineLoad, EventBatch, TokenDelta, TokenLogprob
@@ -140,7 +140,7 @@ class SimEngine:
                     if tokens[-1].finish_reason:
                         return
                 if deltas[-1] is None:
-                    raise ReplicaDied("the engine is gone")
+                    raise ReplicaGone("the engine is gone")
         finally:
             del self._streams[request_id]
             self._simulator.abort(request_id)
@@ -190,7 +190,7 @@ class SimEngine:
 
     def _check_alive(self) -> None:
         if self._has_ended or self._task is None or self._task.done():
-            raise ReplicaDied("the engine is gone")
+            raise ReplicaGone("the engine is gone")
 
     def _end(self) -> None:
         self._has_ended = True

@@ -16,17 +16,18 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from router.errors import InvalidRequest, KvistError, ReplicaDied
+from router.errors import InvalidRequest, KvistError, ReplicaDied, ReplicaGone
 from workers.engine import EngineInfo, EngineLoad, FinishReason, Generation, TokenDelta, TokenLogprob
 from workers.engine_events import EngineEvents
 from workers.engine_gauge import EngineGauge
 from workers.kv_events import FULL_ATTENTION_KINDS
 from workers.kv_store.settings import transfer_config
+from workers.resumed import RESUMED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from workers.engine import EventBatch, Sampling, Structured
+    from workers.engine import EventBatch, Structured
     from workers.kv_store.settings import KvStoreSettings
 
 ENVIRONMENT: Final = {
@@ -53,6 +54,9 @@ FORMS: Final[dict[str, Any]] = {"backend": "xgrammar", "disable_any_whitespace":
 # First come first served, a warm turn of 500 new tokens waits for all of somebody's cold prompt of 100,000. With half a
 # step for the longest, whatever comes beside it is computed in the next step.
 PROMPTS_PER_STEP: Final = 2
+# By name: the engine may run in a process of its own.
+SCHEDULER: Final = "workers.vllm_scheduler.ResumingScheduler"
+ASYNC_SCHEDULER: Final = "workers.vllm_scheduler.ResumingAsyncScheduler"
 FINISH_REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length", "abort": "abort"}
 
 LOWEST_LOGPROB: Final = -9999.0  # of a token that could not be chosen: JSON has no infinity
@@ -116,7 +120,7 @@ class VllmEngine:
         try:
             async for output in stream:
                 self._gauge.first_token(ticket)
-                yield _delta(output, generation.sampling)
+                yield _delta(output, generation)
         except Exception as fault:
             raise _mapped(fault) from fault
         finally:
@@ -170,6 +174,7 @@ class VllmEngine:
         config = AsyncEngineArgs(**typed_arguments(arguments)).create_engine_config(UsageContext.ENGINE_CONTEXT)
         if "long_prefill_token_threshold" not in self._engine_args:
             _share_steps(config)
+        _resume_forms(config)
         return AsyncLLM.from_vllm_config(config, stat_loggers=[self._gauge.stat_logger])
 
 
@@ -184,6 +189,13 @@ def _share_steps(config: Any) -> None:
     if scheduler.enable_chunked_prefill:
         share = int(scheduler.max_num_batched_tokens) // PROMPTS_PER_STEP
         scheduler.long_prefill_token_threshold = min(share, int(config.model_config.max_model_len))
+
+
+def _resume_forms(config: Any) -> None:
+    """Let forms go on behind what another engine generated, unless an operator has a scheduler of their own."""
+    scheduler = config.scheduler_config
+    if scheduler.scheduler_cls is None:
+        scheduler.scheduler_cls = ASYNC_SCHEDULER if scheduler.async_scheduling else SCHEDULER
 
 
 def _nothing() -> None:
@@ -231,6 +243,7 @@ def _sampling_params(generation: Generation) -> Any:
             ignore_eos=sampling.ignore_eos,
             logprobs=sampling.logprobs,
             structured_outputs=_structured(sampling.structured),
+            extra_args={RESUMED: generation.resumed_tokens} if generation.resumed_tokens else None,
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
         )
@@ -246,10 +259,12 @@ def _structured(form: Structured | None) -> Any:
     return StructuredOutputsParams(**{form.kind: json.loads(form.spec) if form.kind == "choice" else form.spec})
 
 
-def _delta(output: Any, sampling: Sampling) -> TokenDelta:
+def _delta(output: Any, generation: Generation) -> TokenDelta:
     completion = output.outputs[0]
-    reason = completion.finish_reason
+    reason, sampling = completion.finish_reason, generation.sampling
     if reason == "error" and sampling.structured is not None:
+        if generation.resumed_tokens:  # it could be followed where the answer began
+            raise ReplicaDied("the engine cannot go on with the form that the answer must have")
         raise InvalidRequest("the engine cannot follow the form that the answer must have")
     scores = zip(completion.token_ids, completion.logprobs or (), strict=False)
     return TokenDelta(
@@ -275,7 +290,7 @@ def _mapped(fault: Exception) -> Exception:
     if isinstance(fault, KvistError):
         return fault
     if isinstance(fault, EngineDeadError):
-        return ReplicaDied("the engine process is gone")
+        return ReplicaGone("the engine process is gone")
     if isinstance(fault, VLLMClientError | ValueError):
         return InvalidRequest(str(fault))
     return ReplicaDied(f"the engine failed: {fault}")

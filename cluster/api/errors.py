@@ -7,11 +7,13 @@ from typing import Any, Final, NamedTuple
 
 from router.errors import (
     ClientError,
+    CutShort,
     Forbidden,
     InvalidRequest,
     KvistError,
     NoReplica,
     PromptTooLong,
+    Quarantined,
     RateLimited,
     ReplicaError,
     RequestTooLarge,
@@ -19,6 +21,7 @@ from router.errors import (
     UnknownModel,
     UnknownResponse,
 )
+from router.limits import QUARANTINE_S
 
 
 class Fault(NamedTuple):
@@ -30,8 +33,14 @@ class Fault(NamedTuple):
     chat_type: str
     chat_code: str | None
     text: str | None = None  # None: the error's own text, which is safe for clients
+    headers: tuple[tuple[str, str], ...] = ()  # when to come back, and whether at all
 
 
+RETRY_AFTER_S: Final = 1
+SOON: Final = (("retry-after", str(RETRY_AFTER_S)),)
+MUCH_LATER: Final = (("retry-after", f"{QUARANTINE_S:.0f}"), ("x-should-retry", "false"))
+_FULL: Final = "no replica can take the request now, try again"
+_TAKEN_DOWN: Final = "replicas failed over this request, it is refused for a while"
 INTERNAL: Final = Fault(500, "api_error", 500, "server_error", None, "internal error")
 TABLE: Final[dict[type[KvistError], Fault]] = {
     PromptTooLong: Fault(400, "invalid_request_error", 400, "invalid_request_error", "context_length_exceeded"),
@@ -43,9 +52,17 @@ TABLE: Final[dict[type[KvistError], Fault]] = {
     UnknownModel: Fault(404, "not_found_error", 404, "invalid_request_error", "model_not_found"),
     RequestTooLarge: Fault(413, "request_too_large", 413, "invalid_request_error", "request_too_large"),
     NoReplica: Fault(
-        529, "overloaded_error", 503, "server_error", "overloaded", "no replica can take the request now, try again"
+        529,
+        "overloaded_error",
+        503,
+        "server_error",
+        "overloaded",
+        "no replica can take the request now, try again",
+        SOON,
     ),
-    ReplicaError: Fault(500, "api_error", 500, "server_error", None, "the replica failed, try again"),
+    CutShort: Fault(500, "api_error", 500, "server_error", "cut_short", None, SOON),
+    Quarantined: Fault(500, "api_error", 500, "server_error", "quarantined", _TAKEN_DOWN, MUCH_LATER),
+    ReplicaError: Fault(500, "api_error", 500, "server_error", None, "the replica failed, try again", SOON),
     ClientError: Fault(400, "invalid_request_error", 400, "invalid_request_error", None),
 }
 # What the HTTP framework itself refuses, by status.
@@ -53,7 +70,6 @@ HTTP_FAULTS: Final = {
     404: Fault(404, "not_found_error", 404, "invalid_request_error", "not_found", "no such path"),
     405: Fault(405, "invalid_request_error", 405, "invalid_request_error", None, "method not allowed"),
 }
-RETRY_AFTER_S: Final = 1
 
 
 def fault_of(error: BaseException) -> Fault:
@@ -62,10 +78,10 @@ def fault_of(error: BaseException) -> Fault:
 
 
 def headers_of(error: BaseException) -> dict[str, str]:
-    """A full cluster, and a tenant's used-up share, say when to come back."""
+    """What is not the client's fault, and a tenant's used-up share, say when to come back."""
     if isinstance(error, RateLimited):
         return {"retry-after": str(max(1, math.ceil(error.retry_after_s)))}
-    return {"retry-after": str(RETRY_AFTER_S)} if fault_of(error).chat_code == "overloaded" else {}
+    return dict(fault_of(error).headers)
 
 
 def messages_error(fault: Fault, text: str, request_id: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from array import array
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,23 +12,26 @@ from typing import TYPE_CHECKING, NamedTuple
 import uvicorn
 
 from cluster.backend import Health, Routed
+from cluster.durable import DurableBackend
 from cluster.exchange import Pacing
 from cluster.ingress import build_app
 from router.errors import NoReplica
 from router.policy import Score
+from router.retry import Tenacity
 from workers.engine import EngineInfo, EngineLoad, Generation, TokenDelta, TokenLogprob
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from cluster.api.outcomes import Report
-    from cluster.backend import Job
+    from cluster.backend import Backend, Job
     from cluster.models.served import ServedModel
     from cluster.tenants import Tenants
     from workers.engine import Engine, EventBatch, FinishReason
 
 REPLICA = "replica-1"
 CALM = Pacing(ping_interval_s=30.0)
+TENACITY = Tenacity()
 
 
 def packed(tokens: Sequence[int]) -> bytes:
@@ -140,8 +144,8 @@ class EngineBackend:
         self.routable = True
         self.jobs: list[Job] = []
 
-    def start(self, job: Job) -> EngineStream:
-        if not self.routable:
+    def start(self, job: Job, *, exclude: frozenset[str] = frozenset()) -> EngineStream:
+        if not self.routable or REPLICA in exclude:
             raise NoReplica("secret detail")
         self.jobs.append(job)
         generation = Generation(request_id=job.request_id, tokens=job.tokens, sampling=job.sampling)
@@ -190,11 +194,12 @@ async def serving(
 
 @asynccontextmanager
 async def serving_over(
-    backend: EngineBackend,
+    backend: Backend,
     models: Mapping[str, ServedModel],
     tenants: Tenants,
     *,
     pacing: Pacing = CALM,
+    tenacity: Tenacity = TENACITY,
     aliases: Mapping[str, str] | None = None,
 ) -> AsyncIterator[tuple[str, list[Report]]]:
     """The app on a loopback port: its URL and the reports of ended requests."""
@@ -202,7 +207,7 @@ async def serving_over(
     app = build_app(
         models=models,
         aliases=aliases,
-        backend=backend,
+        backend=DurableBackend(backend, tenacity=tenacity, clock=time.monotonic),
         tenants=tenants,
         on_outcome=reports.append,
         pacing=pacing,

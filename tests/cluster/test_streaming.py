@@ -64,7 +64,7 @@ class SourceBackend(EngineBackend):
         super().__init__(ScriptedEngine())
         self.source = Source()
 
-    def start(self, job: Job) -> Source:  # type: ignore[override]
+    def start(self, job: Job, *, exclude: frozenset[str] = frozenset()) -> Source:  # type: ignore[override]
         self.jobs.append(job)
         return self.source
 

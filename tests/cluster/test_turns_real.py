@@ -61,7 +61,7 @@ class ScriptedBackend(EngineBackend):
 
     script: list[str]
 
-    def start(self, job: Job) -> EngineStream:
+    def start(self, job: Job, *, exclude: frozenset[str] = frozenset()) -> EngineStream:
         form = Structured(kind="choice", spec=json.dumps([self.script.pop(0)]))
         sampling = msgspec.structs.replace(job.sampling, structured=form, temperature=0.0)
         return super().start(msgspec.structs.replace(job, sampling=sampling))

@@ -31,7 +31,7 @@ EVERYTHING: Final[frozenset[Need]] = frozenset({"engine", "calls", "script"})
 class _Scripted(EngineBackend):
     """Scripted calls have the form that `tool_choice` asks for; the simulated engine cannot be held to that."""
 
-    def start(self, job: Job) -> EngineStream:
+    def start(self, job: Job, *, exclude: frozenset[str] = frozenset()) -> EngineStream:
         form = job.sampling.structured
         if form is None or form.kind != "structural_tag":
             return super().start(job)
