@@ -71,7 +71,7 @@ class ReplicaGone(ReplicaDied):
 
 class CutShort(ReplicaError):
     """A replica failed in the middle of an answer that cannot go on elsewhere exactly as it began. The message says
-    what it was asked for that stands against it."""
+    what was asked for that stands against it, for operators."""
 
 
 class Quarantined(ReplicaError):

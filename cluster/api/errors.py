@@ -40,6 +40,7 @@ RETRY_AFTER_S: Final = 1
 SOON: Final = (("retry-after", str(RETRY_AFTER_S)),)
 MUCH_LATER: Final = (("retry-after", f"{QUARANTINE_S:.0f}"), ("x-should-retry", "false"))
 _FULL: Final = "no replica can take the request now, try again"
+_CUT: Final = "the replica failed, and no other can go on with this answer exactly as it began, try again"
 _TAKEN_DOWN: Final = "replicas failed over this request, it is refused for a while"
 INTERNAL: Final = Fault(500, "api_error", 500, "server_error", None, "internal error")
 TABLE: Final[dict[type[KvistError], Fault]] = {
@@ -60,7 +61,7 @@ TABLE: Final[dict[type[KvistError], Fault]] = {
         "no replica can take the request now, try again",
         SOON,
     ),
-    CutShort: Fault(500, "api_error", 500, "server_error", "cut_short", None, SOON),
+    CutShort: Fault(500, "api_error", 500, "server_error", "cut_short", _CUT, SOON),
     Quarantined: Fault(500, "api_error", 500, "server_error", "quarantined", _TAKEN_DOWN, MUCH_LATER),
     ReplicaError: Fault(500, "api_error", 500, "server_error", None, "the replica failed, try again", SOON),
     ClientError: Fault(400, "invalid_request_error", 400, "invalid_request_error", None),

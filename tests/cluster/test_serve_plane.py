@@ -15,8 +15,9 @@ import pytest
 from cluster.backend import Job
 from cluster.serve_plane import ModelPlane
 from cluster.tenants import Tenant
-from router.errors import NoReplica, ReplicaDied
+from router.errors import NoReplica, ReplicaGone
 from router.fleet import Fleet
+from router.limits import LEASE_S, STALL_CHECK_S
 from router.membership import MEMBERSHIP
 from router.replicas import ReplicaInfo
 from router.serve_router import ROUTE_KWARG, Route
@@ -41,6 +42,7 @@ class Handle:
     def __init__(self) -> None:
         self.free = asyncio.Event()
         self.calls: list[HandleCall] = []
+        self.stalls = False
         self.generate = self
 
     def options(self, *, stream: bool) -> Handle:
@@ -48,14 +50,15 @@ class Handle:
         return self
 
     def remote(self, generation: Generation, **kwargs: Any) -> HandleCall:
-        self.calls.append(HandleCall(self.free, kwargs[ROUTE_KWARG]))
+        self.calls.append(HandleCall(self.free, kwargs[ROUTE_KWARG], self.stalls))
         return self.calls[-1]
 
 
 class HandleCall:
-    def __init__(self, free: asyncio.Event, route: Route) -> None:
+    def __init__(self, free: asyncio.Event, route: Route, stalls: bool) -> None:
         self.route = route
         self.is_cancelled = False
+        self._stalls = stalls
         self._deltas = self._run(free)
 
     def __aiter__(self) -> AsyncIterator[TokenDelta]:
@@ -65,10 +68,28 @@ class HandleCall:
         await free.wait()
         assert self.route.on_routed is not None
         self.route.on_routed(self.route.candidates[-1])
+        if self._stalls:
+            yield TokenDelta(tokens=packed([8]), cached_tokens=0)
+            await asyncio.Event().wait()
         yield TokenDelta(tokens=packed([9]), cached_tokens=0, finish_reason="stop")
 
     def cancel(self) -> None:
         self.is_cancelled = True
+
+
+class MarkedFleet(Fleet):
+    """One whose `marked` replicas have fallen silent, though none of them has ever spoken."""
+
+    marked: frozenset[str] = frozenset()
+    nobody = False
+
+    @property
+    def routable(self) -> tuple[str, ...]:
+        return () if self.nobody else super().routable
+
+    @property
+    def silent(self) -> frozenset[str]:
+        return self.marked
 
 
 class World:
@@ -76,15 +97,17 @@ class World:
 
     def __init__(self) -> None:
         self.handle = Handle()
-        self.fleet = Fleet(model="m")
+        self.fleet = MarkedFleet(model="m")
         self.plane = ModelPlane(deployment="Worker-m", fleet=self.fleet, handle=self.handle, clock=lambda: 1.0)
 
-    def stream(self, *, max_tokens: int = 2, first: int = 0) -> Any:
-        sampling = Sampling(max_tokens=max_tokens)
-        tenant = Tenant(id="t", salt="")
-        return self.plane.start_stream(
-            Job(request_id="r", model="m", tokens=packed([first, 2, 3]), sampling=sampling, tenant=tenant)
-        )
+    def stream(self, *, max_tokens: int = 2) -> Any:
+        return self.plane.start_stream(job_of(max_tokens=max_tokens))
+
+
+def job_of(*, max_tokens: int = 2) -> Job:
+    sampling = Sampling(max_tokens=max_tokens)
+    tenant = Tenant(id="t", salt="")
+    return Job(request_id="r", model="m", tokens=packed([0, 2, 3]), sampling=sampling, tenant=tenant)
 
 
 def info(name: str, one: Replica | None) -> dict[str, Any]:
@@ -114,6 +137,7 @@ async def world(**replicas: Replica | None) -> AsyncIterator[World]:
         live = [one for one in replicas.values() if one]
         await until(lambda: all(one.slots.held == one.speaker.running == 0 for one in live))
         assert (found.fleet.open_reservations, found.plane.queued, found.plane.data.streams) == (0, 0, 0)
+        assert not found.plane.streams
         found.fleet.check_integrity()
     finally:
         await found.plane.close()
@@ -184,12 +208,59 @@ async def test_a_replica_that_dies_in_a_generation_ends_it_and_the_next_is_serve
         dying.server._server.close()
         for connection in dying.server.connections:
             connection.abort()
-        with pytest.raises(ReplicaDied, match="the connection to the replica was lost"):
+        with pytest.raises(ReplicaGone, match="the connection to the replica was lost"):
             await task
+        fresh = here.stream()
+        assert fresh.routed.replica == ("b" if dying is one else "a")  # at once
+        await fresh.aclose()
         living.speaker.gate.set()
         for _ in range(4):
             assert await said(here.stream()) == packed([1, 2])
         assert len(living.speaker.asked) == 4
+
+
+@pytest.mark.parametrize("served_by", ["tcp", "handle"])
+async def test_stall_check_s_stops_a_silent_replica_from_holding_its_streams(served_by: str) -> None:
+    """Two looks, STALL_CHECK_S apart, find nothing new and its lease ended: the stream ends, after what it brought, and
+    the replica is told to stop. A stream that still brings something goes on, and so does one of a replica that
+    speaks."""
+    assert 4 * STALL_CHECK_S <= LEASE_S
+    async with replica() as one, world(a=one if served_by == "tcp" else None, b=None) as here:
+        one.speaker.gate.clear()
+        here.handle.stalls = True
+        here.handle.free.set()
+        stream = here.plane.start_stream(job_of(), exclude=frozenset({"b"}))
+        task = asyncio.create_task(said(stream))
+        await until(lambda: one.speaker.running == 1 or stream.heard == 1)
+        for marked in (frozenset[str](), frozenset({"b"})):
+            here.fleet.marked = marked
+            here.plane.give_up_stalled()
+            here.plane.give_up_stalled()
+        here.fleet.marked = frozenset({"a"})
+        here.plane.give_up_stalled()
+        stream.heard += 1  # something new
+        here.plane.give_up_stalled()
+        await asyncio.sleep(0)
+        assert not task.done()
+        here.plane.give_up_stalled()
+        with pytest.raises(ReplicaGone, match="fallen silent"):
+            await task
+        assert all(call.is_cancelled for call in here.handle.calls)
+        one.speaker.gate.set()
+
+
+async def test_with_nobody_left_a_stalled_stream_is_waited_for() -> None:
+    """Its replica may speak again; giving it up would lose the answer for certain."""
+    async with replica() as one, world(a=one) as here:
+        one.speaker.gate.clear()
+        task = asyncio.create_task(said(here.stream()))
+        await until(lambda: one.speaker.running == 1)
+        here.fleet.marked = frozenset({"a"})
+        here.fleet.nobody = True
+        for _ in range(3):
+            here.plane.give_up_stalled()
+        one.speaker.gate.set()
+        assert await task == packed([1, 2])
 
 
 async def test_without_replicas_nothing_is_reserved() -> None:

@@ -11,6 +11,7 @@ import pytest
 from cluster.models.constraint import constraint
 from cluster.output.families import Family
 from cluster.prompt.conversation import Conversation, OutputFormat, Text, Tool, ToolCall, ToolChoice
+from router.errors import ReplicaDied
 from tests.cluster.output.reading import PROMPT, Model, model_with
 
 if TYPE_CHECKING:
@@ -45,6 +46,34 @@ def answered(bench: Bench, tiny: Model, conversation: Conversation, prompt: str 
     tokens = b"".join([delta.tokens for delta in deltas])
     read = [tokens[at : at + 4] for at in range(0, len(tokens), 4)]
     return tiny.blocks(read, prompt=prompt, conversation=conversation)
+
+
+def test_an_answer_goes_on_behind_what_another_engine_said_of_its_form(bench: Bench, tiny: Model) -> None:
+    """A call in the middle of its name or arguments, a JSON text in the middle of a key: with the form advanced over
+    its beginning, the rest is token for token that of the unbroken run. Left to itself, the form would begin anew."""
+    calls = wish(tool_choice=ToolChoice(mode="any", parallel=False))
+    for conversation in (calls, wish(tools=(), output_format=OutputFormat(schema=SCHEMA))):
+        prompt = b"".join(tiny.tokens(PROMPT))
+        form = constraint(conversation, prompt, tiny.parsers)
+        asked = msgspec.structs.replace(
+            bench.generation([1], max_tokens=500, ignore_eos=False, structured=form), tokens=prompt
+        )
+        whole = b"".join([delta.tokens for delta in bench.run(bench.deltas(asked))])
+        for cut in range(4, len(whole), max(4, len(whole) // 32 * 4)):
+            begun = msgspec.structs.replace(asked, tokens=prompt + whole[:cut], resumed_tokens=cut // 4)
+            deltas = bench.run(bench.deltas(begun))
+            assert whole[:cut] + b"".join([delta.tokens for delta in deltas]) == whole, cut
+            assert deltas[-1].finish_reason == "stop"
+        anew = msgspec.structs.replace(asked, tokens=prompt + whole[:16])
+        assert whole[:16] + b"".join([delta.tokens for delta in bench.run(bench.deltas(anew))]) != whole
+
+
+def test_a_beginning_that_the_form_does_not_allow_fails_on_the_replicas_account(bench: Bench, tiny: Model) -> None:
+    """It was said by another engine under the same form, so it is not the client's fault."""
+    form = constraint(wish(tool_choice=ToolChoice(mode="any")), b"".join(tiny.tokens(PROMPT)), tiny.parsers)
+    asked = bench.generation([300, 301, 302], max_tokens=50, structured=form)
+    with pytest.raises(ReplicaDied):
+        bench.run(bench.deltas(msgspec.structs.replace(asked, resumed_tokens=2)))
 
 
 def wish(**fields: Any) -> Conversation:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from router import limits
 from router.errors import KvistBug, NoReplica
 from router.fleet import Action, Fleet, PromptBlocks, ReplicaInfo
-from router.limits import INDEX_MARGIN_BLOCKS, LEASE_S, RESERVATION_TTL_S, SNAPSHOT_BACKOFF_MAX_S
+from router.limits import INDEX_MARGIN_BLOCKS, LEASE_S, RESERVATION_TTL_S, SNAPSHOT_BACKOFF_MAX_S, SUSPECT_S
 from router.policy import RoundRobin
 from router.wire import (
     Cleared,
@@ -149,6 +149,28 @@ def test_an_expired_lease_is_not_routable_and_without_replicas_there_is_no_choic
 def test_excluded_replicas_are_not_candidates(fleet: Fleet) -> None:
     """A retry goes elsewhere."""
     assert fleet.choose(prompt(), 0.1, exclude=frozenset({"warm"})).candidates == ("cold",)
+
+
+def test_suspect_s_stops_a_replica_that_failed_from_being_chosen_before_its_lease_has_ended(fleet: Fleet) -> None:
+    """Where others are there; a choice that names it on its own account still has it when it is the only one."""
+    first = fleet.choose(prompt(), 1.0).candidates
+    assert len(first) > 1
+    fleet.suspect(first[0], 1.0)
+    assert set(fleet.choose(prompt(), 1.0).candidates) == set(first[1:])
+    assert fleet.choose(prompt(), 1.0, exclude=frozenset(first[1:])).candidates == first[:1]
+    assert first[0] in fleet.choose(prompt(), 1.0 + SUSPECT_S).candidates
+    for name in first:
+        fleet.suspect(name, 1.0)
+    assert set(fleet.choose(prompt(), 1.0).candidates) == set(first)
+
+
+def test_silent_are_the_replicas_whose_lease_has_ended(fleet: Fleet) -> None:
+    """A suspect that still speaks is not."""
+    names = set(fleet.routable)
+    fleet.suspect(min(names), 0.0)
+    assert fleet.silent == frozenset()
+    fleet.tick(LEASE_S + 1.0)
+    assert fleet.silent == names
 
 
 def test_finish_is_safe_to_repeat_and_reservations_sum_to_zero_at_rest(fleet: Fleet) -> None:

@@ -68,6 +68,26 @@ def test_an_answer_ends_with_the_end_token_and_a_broken_one_does_not() -> None:
     assert Speech(Letters()).of(asking("a")) is None
 
 
+def test_a_resumed_answer_goes_on_behind_its_beginning() -> None:
+    """What was said before is found without it, though its words stand in the prompt; it does not stall again. One
+    that did not begin like this, or has nothing left, is refused: something was lost or doubled on the way."""
+    stalling = Answer(after="a", text="hi, a friend", stall_s=2.0)
+    speech = Speech(Letters(), [stalling, Answer(after="b", text="hello", fails_after_tokens=3)], eos_token=END)
+    rest = Said(Script([*map(ord, "friend"), END]))
+    assert speech.of(resumed("a", "hi, a ")) == rest
+    assert speech.of(resumed("b", "he")) == Said(Script([ord("l")], ending="error"))
+    assert speech.of(resumed("c", "x")) is None
+    choice = Structured(kind="choice", spec='["yes", "no"]')
+    assert speech.of(resumed("a", "ye", choice)) == Said(Script([ord("s"), END]))
+    for wrong in ("hi,,", "i, a", "hi, a friend" + chr(END)):
+        with pytest.raises(InvalidRequest, match="did not begin like this"):
+            speech.of(resumed("a", wrong))
+
+
+def resumed(prompt: str, begun: str, structured: Structured | None = None) -> Generation:
+    return msgspec.structs.replace(asking(prompt + begun, structured), resumed_tokens=len(begun))
+
+
 def test_a_constraint_goes_before_a_script() -> None:
     """A title call holds the user's words too. Where the form cannot be followed, the script is taken at its word."""
     speech = Speech(Letters(), answers(("a", "hi")), eos_token=END)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.errors import InvalidRequest, KvistBug, NoReplica, PromptTooLong, ReplicaDied, WireError
+from router.errors import InvalidRequest, KvistBug, NoReplica, PromptTooLong, ReplicaDied, ReplicaGone, WireError
 from router.limits import MAX_DATA_DELTA_BYTES, MAX_DATA_ERROR_CHARS, MAX_DATA_OPEN_BYTES
 from workers import data_frames as frames
 from workers.engine import Generation, Sampling, Structured, TokenDelta, TokenLogprob, joined
@@ -55,7 +55,8 @@ generations = built(
     cache_salt=words,
     session_id=words,
     expected_cached_tokens=st.integers(0, 2**31),
-)
+    resumed_tokens=st.integers(0, 20),
+).map(lambda one: msgspec.structs.replace(one, resumed_tokens=min(one.resumed_tokens, len(one.tokens) // 4)))
 scores = built(TokenLogprob, token=st.integers(0, 2**31), logprob=numbers, top=pairs)
 deltas = built(
     TokenDelta,
@@ -141,6 +142,13 @@ def test_a_frame_over_its_limit_is_refused_before_its_body_is_waited_for(kind: i
     assert len(frames.FrameReader(EVERY_KIND).feed(allowed)) == (longest == 0)
 
 
+@pytest.mark.parametrize("resumed_tokens", [-1, 4])
+def test_more_resumed_tokens_than_a_prompt_has_are_refused(resumed_tokens: int) -> None:
+    asked = Generation(request_id="r", tokens=bytes(12), sampling=Sampling(max_tokens=1), resumed_tokens=resumed_tokens)
+    with pytest.raises(WireError, match="more of the prompt"):
+        frames.decode_open(body_of(frames.encode_open(1, asked)))
+
+
 def test_a_kind_that_does_not_belong_here_is_refused() -> None:
     """A stranger may say hello and nothing else; nobody knows kind 99."""
     for allowed, kind in ((frames.FROM_STRANGER, frames.OPEN), (frames.FROM_INGRESS, frames.DELTA), (EVERY_KIND, 99)):
@@ -164,6 +172,7 @@ def test_our_own_encoders_refuse_what_a_decoder_would(monkeypatch: pytest.Monkey
         (InvalidRequest("the form cannot be followed"), InvalidRequest("the form cannot be followed")),
         (PromptTooLong(9, 8), InvalidRequest("prompt is too long: 9 tokens > 8 maximum")),
         (ReplicaDied("the engine is gone"), ReplicaDied("the engine is gone")),
+        (ReplicaGone("the engine is gone"), ReplicaGone("the engine is gone")),
         (NoReplica("full"), ReplicaDied(frames.UNEXPECTED)),
         (RuntimeError("a traceback with secrets"), ReplicaDied(frames.UNEXPECTED)),
         (InvalidRequest("\ud800"), InvalidRequest("?")),
