@@ -101,6 +101,8 @@ class DurableStream:
             try:
                 async for delta in self._attempt:
                     if delta.finish_reason in BROKEN:
+                        if delta.tokens:  # from before the fault, joined on the way
+                            yield self._noted(msgspec.structs.replace(delta, finish_reason=None))
                         raise ReplicaDied(f"the engine ended the generation: {delta.finish_reason}")  # noqa: TRY301
                     yield self._noted(delta)
                     if delta.finish_reason is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
 
 import msgspec
 
-from router.errors import InvalidRequest
+from router.errors import InvalidRequest, ReplicaDied
 from router.hashing import BYTES_PER_TOKEN
 from router.limits import MAX_SIM_ANSWERS, SIM_ANSWER_PROMPT_TOKENS
 from workers.json_instance import smallest
@@ -67,7 +67,8 @@ class Speech:
         """None when the request is free to generate anything. A list of choices or a schema goes before a scripted
         answer; for other constraints an answer is taken at its word. A resumed answer goes on behind its beginning.
 
-        Raises `InvalidRequest` for a constraint that it cannot meet, and for a beginning that is not the answer's."""
+        Raises `InvalidRequest` for a constraint that it cannot meet, and for a beginning that is not the answer's;
+        `ReplicaDied` where an answer broke before and would again."""
         begun = generation.resumed_tokens * BYTES_PER_TOKEN
         if not begun:
             return self._whole(generation)
@@ -94,6 +95,8 @@ class Speech:
 def _behind(script: Script, begun: bytes) -> Script:
     beginning = array("I", begun)
     count = len(beginning)
+    if script.ending == "error" and array("I", script.tokens) == beginning:
+        raise ReplicaDied("the engine breaks the generation where the last one did")
     if array("I", script.tokens[:count]) != beginning or count == len(script.tokens):
         raise InvalidRequest("the answer did not begin like this")
     return msgspec.structs.replace(script, tokens=script.tokens[count:])

@@ -112,7 +112,7 @@ def tokens_of(deltas: list[TokenDelta]) -> bytes:
     return b"".join([one.tokens for one in deltas])
 
 
-@pytest.mark.parametrize("fault", [GONE, DIED, delta(reason="error"), delta(8, reason="abort"), DONE])
+@pytest.mark.parametrize("fault", [GONE, DIED, delta(reason="error"), delta(reason="abort"), DONE])
 async def test_before_the_first_token_a_generation_is_attempted_again_elsewhere(fault: Act) -> None:
     """With its own prompt, not on the replica that failed; counted as the second replica counts. A generation that
     merely stops has not failed."""
@@ -128,10 +128,9 @@ async def test_before_the_first_token_a_generation_is_attempted_again_elsewhere(
     assert routed == Routed(replica="r1", predicted_cached_tokens=7, retries=1, failed_on=("r0",))
 
 
-@pytest.mark.parametrize("fault", [GONE, DIED, delta(9, 9, reason="error"), delta(reason="abort")])
+@pytest.mark.parametrize("fault", [GONE, DIED, delta(reason="error"), delta(reason="abort")])
 async def test_after_the_first_token_it_goes_on_with_all_tokens_so_far_as_prompt(fault: Act) -> None:
-    """Nothing lost, nothing doubled; cached tokens are those of the first replica. What comes with an engine's fault
-    is not trusted."""
+    """Nothing lost, nothing doubled; cached tokens are those of the first replica."""
     replicas = Replicas([delta(4, cached=2), delta(5, 6, cached=2), fault], [delta(7, cached=5), DONE])
     deltas, routed = await said(durable(replicas))
     assert tokens_of(deltas) == packed([4, 5, 6, 7])
@@ -140,6 +139,14 @@ async def test_after_the_first_token_it_goes_on_with_all_tokens_so_far_as_prompt
     assert replicas.jobs[1] == msgspec.structs.replace(wish, tokens=packed([1, 2, 3, 4, 5, 6]), resumed_tokens=3)
     assert replicas.excluded == [frozenset(), {"r0"}]
     assert routed == Routed(replica="r1", predicted_cached_tokens=7, resumes=1, failed_on=("r0",))
+
+
+async def test_tokens_that_come_with_an_engines_fault_were_said_before_it_and_are_kept() -> None:
+    """Deltas are joined on their way to a slow reader."""
+    replicas = Replicas([delta(4, 5, cached=1, reason="error")], [delta(6), DONE])
+    deltas, _ = await said(durable(replicas))
+    assert deltas == [delta(4, 5, cached=1), delta(6), DONE]
+    assert replicas.jobs[1].resumed_tokens == 2
 
 
 async def test_it_resumes_again_with_the_tokens_of_every_replica() -> None:

@@ -121,7 +121,7 @@ async def test_an_answer_that_lost_its_replica_is_the_answer_of_an_unbroken_run(
         for question, stream in [(FREE, True), (FREE, False), (SCRIPTED, True), (SCRIPTED, False)]:
             body = APIS[api][1](question, stream=stream)
             whole, unbroken = await answer(cluster, api, body)
-            for cut in range(1, unbroken.output_tokens, 3 if question == SCRIPTED else 10):
+            for cut in range(1, unbroken.output_tokens, 7 if question == SCRIPTED else 17):
                 broken, report = await answer(cluster, api, body, "lost", cut)
                 assert broken == whole, cut
                 assert (report.resumes, report.retries, len(report.failed_on)) == (1, 0, 1)

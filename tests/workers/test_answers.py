@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from router.errors import InvalidRequest
+from router.errors import InvalidRequest, ReplicaDied
 from router.limits import MAX_SIM_ANSWERS, MAX_SIM_INSTANCE_DEPTH, MAX_SIM_INSTANCE_PARTS, SIM_ANSWER_PROMPT_TOKENS
 from workers.answers import Answer, Answers, Said, Speech, choose, formed
 from workers.engine import Generation, Sampling, Structured
@@ -76,6 +76,8 @@ def test_a_resumed_answer_goes_on_behind_its_beginning() -> None:
     rest = Said(Script([*map(ord, "friend"), END]))
     assert speech.of(resumed("a", "hi, a ")) == rest
     assert speech.of(resumed("b", "he")) == Said(Script([ord("l")], ending="error"))
+    with pytest.raises(ReplicaDied):
+        speech.of(resumed("b", "hel"))
     assert speech.of(resumed("c", "x")) is None
     choice = Structured(kind="choice", spec='["yes", "no"]')
     assert speech.of(resumed("a", "ye", choice)) == Said(Script([ord("s"), END]))
