@@ -201,7 +201,7 @@ async def failing_cluster(
             stack.push_async_callback(one.server.close)
             metadata[name] = _info(name, endpoint if way == "tcp" else None)
         fleet = Fleet(model="tiny")
-        plane = ModelPlane(deployment=DEPLOYMENT, fleet=fleet, handle=Handle(replicas), clock=lambda: 1.0)  # type: ignore[arg-type]
+        plane = ModelPlane(deployment=DEPLOYMENT, fleet=fleet, handle=Handle(replicas), clock=lambda: 1.0)
         MEMBERSHIP.update(DEPLOYMENT, metadata)
         plane.start()
         stack.push_async_callback(plane.close)

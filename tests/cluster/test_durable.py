@@ -63,7 +63,7 @@ class Attempt:
 class Replicas:
     """One attempt after the other, each on the next replica: `r0`, `r1`, …; then there is none."""
 
-    def __init__(self, *attempts: Sequence[Act]) -> None:
+    def __init__(self, *attempts: Sequence[Any]) -> None:
         self._waiting = list(attempts)
         self.attempts: list[Attempt] = []
         self.jobs: list[Job] = []
@@ -223,7 +223,8 @@ async def test_an_engines_faults_draw_on_the_budget_and_the_death_of_a_replica_d
         with pytest.raises(ReplicaDied):
             await said(faulty)
     assert len(faulty.backend.attempts) == 10 + RETRY_FLOOR  # type: ignore[attr-defined]
-    deaths = durable(Replicas(*[[GONE], [delta(4), DONE]] * 10))
+    turns: list[list[Any]] = [[GONE], [delta(4), DONE]]
+    deaths = durable(Replicas(*turns * 10))
     for number in range(10):
         await said(deaths, job(seed=number))
     assert len(deaths.backend.attempts) == 20  # type: ignore[attr-defined]
@@ -258,7 +259,7 @@ def test_a_fingerprint_tells_tenants_sessions_prompts_and_wishes_apart() -> None
 
 
 @pytest.mark.parametrize("acts", [[[None]], [[delta(4), None]], [[GONE], [None]], [[delta(4), GONE], [None]]])
-async def test_a_reader_that_leaves_ends_the_attempt_that_runs(acts: list[list[Act]]) -> None:
+async def test_a_reader_that_leaves_ends_the_attempt_that_runs(acts: list[list[Any]]) -> None:
     """At any stage: before the first token, in the middle, on the second replica."""
     replicas = Replicas(*acts)
     backend = durable(replicas)

@@ -31,7 +31,7 @@ SAID = (
     "</tool_call>\n"
     '<tool_call>\n{"name": "look", "arguments": {"path": "b"}}\n</tool_call>'
 )
-SCRIPT = {"answers": [{"after": "Look.", "text": SAID}]}
+SCRIPT: dict[str, Any] = {"answers": [{"after": "Look.", "text": SAID}]}
 SCHEMA: dict[str, Any] = {"type": "object"}
 FREE, SCRIPTED = "Say anything.", "Look."
 WAYS = pytest.mark.parametrize("way", ["tcp", "handle"])

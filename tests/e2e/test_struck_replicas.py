@@ -45,7 +45,8 @@ async def ask(http: aiohttp.ClientSession, number: int, begun: asyncio.Event | N
         "stream_options": {"include_usage": True},
         "messages": [{"role": "user", "content": f"Story number {number}, please."}],
     }
-    said, usage, gap_s, last_s = "", {}, 0.0, time.monotonic()
+    said, gap_s, last_s = "", 0.0, time.monotonic()
+    usage: dict[str, Any] = {}
     async with http.post("/v1/chat/completions", json=body) as response:
         assert response.status == 200
         async for raw in response.content:
