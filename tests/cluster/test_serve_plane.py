@@ -229,7 +229,7 @@ async def test_stall_check_s_stops_a_silent_replica_from_holding_its_streams(ser
         one.speaker.gate.clear()
         here.handle.stalls = True
         here.handle.free.set()
-        stream = here.plane.start_stream(job_of(), exclude=frozenset({"b"}))
+        stream: Any = here.plane.start_stream(job_of(), exclude=frozenset({"b"}))
         task = asyncio.create_task(said(stream))
         await until(lambda: one.speaker.running == 1 or stream.heard == 1)
         for marked in (frozenset[str](), frozenset({"b"})):

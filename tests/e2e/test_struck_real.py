@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.ray, pytest.mark.vllm]
 
 FEW, MANY = 8, 50
-TOKENS, EARLY_EVENTS = 240, 8
-TEXTS = {"type": "array", "items": {"type": "string", "minLength": 30, "maxLength": 60}, "minItems": 4, "maxItems": 6}
+TOKENS, EARLY_EVENTS = 1500, 4
+TEXTS = {"type": "array", "items": {"type": "string", "minLength": 30, "maxLength": 60}, "minItems": 20, "maxItems": 30}
 SCHEMA = {"type": "object", "properties": {"lines": TEXTS}, "required": ["lines"], "additionalProperties": False}
 
 
@@ -70,9 +70,9 @@ def words_of(event: dict[str, Any]) -> str:
     """What one event says, marked with what it says it as."""
     said = ""
     for choice in event.get("choices", ()):
-        delta = choice["delta"]
-        said += (delta.get("reasoning_content") or "") + (delta.get("content") or "")
-        for call in delta.get("tool_calls") or ():
+        part = choice["delta"]
+        said += (part.get("reasoning_content") or "") + (part.get("content") or "")
+        for call in part.get("tool_calls") or ():
             said += call["function"].get("arguments") or ""
     delta: dict[str, str] = event.get("delta", {})
     return said + delta.get("text", "") + delta.get("thinking", "") + delta.get("partial_json", "")
