@@ -131,6 +131,7 @@ def test_answers_of_a_killed_replica_go_on_token_for_token(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_fifty_answers_of_killed_replicas_go_on_token_for_token(tmp_path: Path) -> None:
     """KVIST_STRUCK names another number. As many rounds as that takes, each with a replica that was there before."""
     wanted, struck, asked_for = int(os.environ.get("KVIST_STRUCK", MANY)), 0, 0
