@@ -27,10 +27,14 @@ logger = logging.getLogger("ray.serve")
 
 
 class DataPlane:
-    """Connections to the replicas of one model. Used on one event loop."""
+    """Connections to the replicas of one model. Used on one event loop. `on_lost` is called with a replica whose
+    connection has ended though nobody here wanted it to."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, on_lost: Callable[[str], None] = lambda _replica: None
+    ) -> None:
         self._clock = clock
+        self._on_lost = on_lost
         self._links: dict[str, _Link] = {}
         self._retired: set[_Link] = set()
 
@@ -44,7 +48,7 @@ class DataPlane:
 
     def add(self, replica: str, endpoint: DataEndpoint) -> None:
         """A replica exists; connect to it now. Needs a running loop."""
-        link = self._links[replica] = _Link(replica, endpoint, self._clock)
+        link = self._links[replica] = _Link(replica, endpoint, self._clock, self._on_lost)
         link.connect()
 
     def remove(self, replica: str) -> None:
@@ -164,10 +168,13 @@ class DataCall:
 class _Link:
     """The way to one replica: its connection, made again when it is needed after a loss."""
 
-    def __init__(self, replica: str, endpoint: DataEndpoint, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, replica: str, endpoint: DataEndpoint, clock: Callable[[], float], on_lost: Callable[[str], None]
+    ) -> None:
         self.replica = replica
         self._endpoint = endpoint
         self._clock = clock
+        self._on_lost = on_lost
         self._connection: _Connection | None = None
         self._connecting: asyncio.Task[_Connection] | None = None
         self._failed_at: float | None = None
@@ -209,7 +216,13 @@ class _Link:
         if self._connection is not None:
             self._connection.retire()
 
+    def on_lost(self) -> None:
+        """Its connection has ended."""
+        if not self._is_retired:
+            self._on_lost(self.replica)
+
     async def close(self) -> None:
+        self._is_retired = True
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.gather(self._connecting, return_exceptions=True)
@@ -236,6 +249,7 @@ class _Link:
             connection.close()
             raise ReplicaBusy("it left before it was reached")
         self._connection, self._failed_at = connection, None
+        connection.on_gone = self.on_lost
         return connection
 
 
@@ -249,6 +263,7 @@ class _Connection(DataLink):
         self._challenge = b""
         self._last_number = 0
         self._is_retired = False
+        self.on_gone: Callable[[], None] = _nothing
         self.welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.calls: dict[int, DataCall] = {}
 
@@ -291,6 +306,7 @@ class _Connection(DataLink):
         calls, self.calls = self.calls, {}
         for call in calls.values():
             call.fail(ReplicaGone("the connection to the replica was lost"))
+        self.on_gone()
 
     def _greet(self, message: Message) -> None:
         if message.kind == frames.CHALLENGE and not self._challenge:
@@ -322,6 +338,10 @@ class _Connection(DataLink):
         if self._is_retired and not self.calls:
             asyncio.get_running_loop().call_soon(self.close)
         return call
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
 
 
 def _look_at(task: asyncio.Task[_Connection]) -> None:

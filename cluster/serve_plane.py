@@ -55,7 +55,7 @@ class ModelPlane:
         self._streaming = handle.options(stream=True)
         self.clock = clock
         self._subscriber = Subscriber(fleet, clock, curve=curve)
-        self.data = DataPlane(clock)
+        self.data = DataPlane(clock, self.lost)
         self.queued = 0  # calls that wait in Serve's queue for a slot
         self.streams: set[ServeStream] = set()  # that run
         self._quiet: dict[ServeStream, int] = {}  # of silent replicas, and what had been heard when last looked at

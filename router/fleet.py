@@ -445,7 +445,7 @@ class Fleet:
             model=info.model,
             state=feed.state.value,
             incarnation=feed.incarnation,
-            routable=feed.alive,
+            routable=feed.alive and self._suspects.get(info.replica, now) <= now,
             fenced=feed.fenced,
             block_size=info.block_size,
             pool_blocks=info.pool_blocks,

@@ -19,7 +19,7 @@ from router.errors import NoReplica, ReplicaGone
 from router.fleet import Fleet
 from router.limits import LEASE_S, STALL_CHECK_S
 from router.membership import MEMBERSHIP
-from router.replicas import ReplicaInfo
+from router.replicas import PromptBlocks, ReplicaInfo
 from router.serve_router import ROUTE_KWARG, Route
 from tests.workers.data_support import Replica, packed, replica, until
 from workers.engine import Sampling, TokenDelta
@@ -261,6 +261,19 @@ async def test_with_nobody_left_a_stalled_stream_is_waited_for() -> None:
             here.plane.give_up_stalled()
         one.speaker.gate.set()
         assert await task == packed([1, 2])
+
+
+async def test_a_replica_whose_connection_ends_is_passed_over_though_it_had_nothing_to_do() -> None:
+    """As after SIGKILL: before its lease ends, and before Serve says so."""
+    async with replica() as one, replica() as other, world(a=one, b=other) as here:
+        assert here.fleet.choose(PromptBlocks(3, {}), 1.0, exclude=frozenset({"b"})).candidates == ("a",)
+        here.fleet.finish(1, 1.0)
+        for connection in list(one.server.connections):
+            connection.abort()
+        await until(lambda: [row.replica for row in here.fleet.status(1.0) if row.routable] == ["b"])
+        for _ in range(4):
+            assert await said(here.stream()) == packed([1, 2])
+        assert (len(one.speaker.asked), len(other.speaker.asked)) == (0, 4)
 
 
 async def test_without_replicas_nothing_is_reserved() -> None:

@@ -81,6 +81,7 @@ class DataFront:
         async def body() -> AsyncIterator[str]:
             try:
                 async for delta in stream:
+                    assert stream.routed is not None
                     yield f"{len(delta.tokens) // 4} {stream.routed.replica}\n"
                 yield "whole\n"
             except ReplicaError as fault:

@@ -298,7 +298,7 @@ def test_a_killed_replica_ends_its_streams_with_an_error_and_the_next_request_is
             await until_state(http, streams=1)
             (killed,) = [name for name, count in (await get(http, "/data/ongoing")).items() if count]
             await get(http, "/data/kill", replica=killed)
-            assert (await stream)[-1] == "ReplicaDied"
+            assert (await stream)[-1] == "ReplicaGone"
             lines = await generated(http, 2)
             assert lines[-1] == "whole"
             assert replicas_of(lines) != {killed}
