@@ -10,6 +10,7 @@ import pytest
 
 from cluster.models.constraint import constraint
 from cluster.output.families import Family
+from cluster.output.resume import rest_of
 from cluster.prompt.conversation import Conversation, OutputFormat, Text, Tool, ToolCall, ToolChoice
 from router.errors import ReplicaDied
 from tests.cluster.output.reading import PROMPT, Model, model_with
@@ -56,14 +57,16 @@ def test_an_answer_goes_on_behind_what_another_engine_said_of_its_form(bench: Be
         prompt = b"".join(tiny.tokens(PROMPT))
         form = constraint(conversation, prompt, tiny.parsers)
         asked = msgspec.structs.replace(
-            bench.generation([1], max_tokens=500, ignore_eos=False, structured=form), tokens=prompt
+            bench.generation([1], max_tokens=60, ignore_eos=False, structured=form), tokens=prompt
         )
-        whole = b"".join([delta.tokens for delta in bench.run(bench.deltas(asked))])
-        for cut in range(4, len(whole), max(4, len(whole) // 32 * 4)):
-            begun = msgspec.structs.replace(asked, tokens=prompt + whole[:cut], resumed_tokens=cut // 4)
+        unbroken = bench.run(bench.deltas(asked))
+        whole = b"".join([delta.tokens for delta in unbroken])
+        for cut in range(4, len(whole), max(4, len(whole) // 48 * 4)):
+            rest = rest_of(asked.sampling, made_tokens=cut // 4)
+            begun = msgspec.structs.replace(asked, tokens=prompt + whole[:cut], sampling=rest, resumed_tokens=cut // 4)
             deltas = bench.run(bench.deltas(begun))
             assert whole[:cut] + b"".join([delta.tokens for delta in deltas]) == whole, cut
-            assert deltas[-1].finish_reason == "stop"
+            assert deltas[-1].finish_reason == unbroken[-1].finish_reason
         anew = msgspec.structs.replace(asked, tokens=prompt + whole[:16])
         assert whole[:16] + b"".join([delta.tokens for delta in bench.run(bench.deltas(anew))]) != whole
 
