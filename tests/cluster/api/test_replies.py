@@ -22,7 +22,11 @@ def asked(**fields: Any) -> Conversation:
 
 def every_error() -> list[Exception]:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.KvistError)]
-    return [kind(1, 2) if kind is errors.PromptTooLong else kind("words") for kind in kinds]
+    own = {
+        errors.PromptTooLong: errors.PromptTooLong(1, 2),
+        errors.RateLimited: errors.RateLimited("w", retry_after_s=1),
+    }
+    return [own.get(kind) or kind("words") for kind in kinds]
 
 
 @pytest.mark.parametrize("error", [*every_error(), ValueError("words")])
@@ -35,7 +39,8 @@ def test_every_error_has_a_shape_in_both_protocols(error: Exception) -> None:
     for answer in (in_messages, in_chat):
         assert (400 <= answer.status < 500) == blamed_on_client
         assert (answer.body["error"]["message"] == str(error)) == blamed_on_client
-    assert (outcome_of(error) == "client_error") == blamed_on_client
+    rejected = isinstance(error, errors.RateLimited)
+    assert (outcome_of(error) == "client_error") == (blamed_on_client and not rejected)
 
 
 def test_the_most_specific_row_counts() -> None:
