@@ -2,10 +2,11 @@
 
 When the blocks of all live sessions exceed what the pools can hold, each turn evicts what another needs. Times to first
 token grow, which keeps sessions alive for longer, which makes the working set larger: by itself it does not end. A new
-session is therefore held, first come first served, while both of these are true, and for MAX_HOLD_S at most:
+session is therefore held, first come first served, while all of these are true, and for MAX_HOLD_S at most:
 
 * with it, live sessions would need more than LIVE_SHARE of all pools;
-* prefills fill more than BUSY_SHARE of the replicas' time: an idle cluster can afford to compute again.
+* prefills fill more than BUSY_SHARE of the replicas' time: an idle cluster can afford to compute again;
+* no replica is without a request just now: whoever has nothing to do may as well begin.
 
 Traffic whose sessions do not return is an open loop: holding it would only add to its wait. Nothing is held there, nor
 a request that names no session, nor a session that is alive.
@@ -27,18 +28,20 @@ RETURN_SHARE: Final = 0.5  # of requests with a session, those of a known one: b
 
 class Pressure(NamedTuple):
     """How a deployment is: tokens of live sessions and of all pools, the share of the replicas' time that prefills
-    fill, and the share of requests that continue a known session."""
+    fill, the share of requests that continue a known session, and replicas without any request."""
 
     live_tokens: float
     pool_tokens: int
     busy_share: float
     return_share: float
+    idle_replicas: int = 0
 
     def is_high(self, new_tokens: int) -> bool:
         """Whether one more session of so many tokens must wait."""
         return (
             self.return_share >= RETURN_SHARE
             and self.busy_share > BUSY_SHARE
+            and not self.idle_replicas
             and self.live_tokens > 0
             and self.live_tokens + new_tokens > LIVE_SHARE * self.pool_tokens
         )

@@ -242,6 +242,7 @@ class Fleet:
             pool_tokens=sum([one.pool_tokens for one in members]),
             busy_share=sum([one.load.arrivals.busy_share for one in members]) / max(len(members), 1) / part,
             return_share=self.live.return_share,
+            idle_replicas=sum([not one.load.running for one in members]),
         )
 
     def preview(self, prompt: PromptBlocks, now: float) -> tuple[Score, ...]:

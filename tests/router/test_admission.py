@@ -26,11 +26,12 @@ def asked(admission: Admission, session: str, now: float, pressure: Pressure = T
         {"busy_share": BUSY_SHARE},
         {"return_share": RETURN_SHARE - 0.01},
         {"live_tokens": 0, "pool_tokens": 10},
+        {"idle_replicas": 1},
     ],
-    ids=["room for it", "an idle cluster", "an open loop", "nobody else is there"],
+    ids=["room for it", "an idle cluster", "an open loop", "nobody else is there", "a replica with nothing to do"],
 )
 def test_a_new_session_waits_only_when_all_of_it_is_true(change: dict[str, float]) -> None:
-    """Live ones fill the caches, prefills fill the time, and sessions return."""
+    """Live ones fill the caches, prefills fill the time, sessions return, and every replica has something to do."""
     assert not asked(Admission(), "a", 0.0)
     assert asked(Admission(), "a", 0.0, THRASH._replace(**change))  # type: ignore[arg-type]
 
