@@ -285,6 +285,7 @@ class Fleet:
         """The request has ended, in whatever way. Safe to call again."""
         done = self._loads.release(reservation)
         if done is not None:
+            self._loads.ended(done.replica, now)
             self.live.touch(done.session, now)
             if not done.prefilling:
                 self._paces.observe_answer(now - done.first_at)

@@ -9,6 +9,7 @@ is a hint, and may be missing, but never stays.)
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from router.cost import Standing
 
+MAX_ENDED: Final = 256  # within LOAD_SETTLE_S: more are one crowd like another
 IDLE: Final = Load(0, 0, 0, 0, 0)
 
 
@@ -62,8 +64,9 @@ class ReplicaLoad:
     """
 
     __slots__ = (
-        "arrivals", "backlog_tokens", "fresh", "fresh_tokens", "gauge", "inflight", "inflight_blocks", "last_first_at",
-        "overdue_s", "prefill_tokens", "prefilling", "rule", "running", "slowness", "standing",
+        "arrivals", "backlog_tokens", "ended_at", "fresh", "fresh_tokens", "gauge", "gauged_at", "gone", "inflight",
+        "inflight_blocks", "last_first_at", "overdue_s", "prefill_tokens", "prefilling", "rule", "running", "slowness",
+        "standing",
     )  # fmt: skip
 
     def __init__(self, rule: StepRule = FIRST_COME) -> None:
@@ -75,6 +78,9 @@ class ReplicaLoad:
         self.overdue_s = 0.0  # by which the oldest of them is late
         self.standing: Standing | None = None  # kept ready while nothing changes it
         self.gauge = IDLE
+        self.gauged_at = 0.0
+        self.gone = 0  # own requests that have ended, and may still be counted there
+        self.ended_at: deque[float] = deque(maxlen=MAX_ENDED)  # of those that a gauge on its way may count
         self.inflight: dict[int, Reservation] = {}
         self.inflight_blocks: set[int] = set()
         self.prefill_tokens = 0  # of own requests without a first token
@@ -88,7 +94,7 @@ class ReplicaLoad:
         """Bring the two sums up to date, after any change."""
         self.standing = None
         self.backlog_tokens = max(self.gauge.backlog_tokens + self.fresh_tokens, self.prefill_tokens)
-        self.running = max(self.gauge.running + self.gauge.waiting + len(self.fresh), len(self.inflight))
+        self.running = max(self.gauged + len(self.fresh), len(self.inflight))
 
     def left_tokens(self, tokens_per_s: float, now: float) -> int:
         """What is left of the backlog by now: what is our own has been worked on since it came, at the learnt rate.
@@ -104,9 +110,15 @@ class ReplicaLoad:
         return min(max(gauged, len(self.prefilling)), own + foreign)
 
     @property
+    def gauged(self) -> int:
+        """Requests that the gauge counts, without those whose end it could not know: a session's next turn often comes
+        before the gauge does, and must not find its own last turn in its way."""
+        return max(self.gauge.running + self.gauge.waiting - self.gone, 0)
+
+    @property
     def has_foreign(self) -> bool:
         """Whether the replica has more requests than we sent it."""
-        return self.gauge.running + self.gauge.waiting > len(self.inflight) - len(self.fresh)
+        return self.gauged > len(self.inflight) - len(self.fresh)
 
     def ahead(self, backlog_tokens: int) -> list[int]:
         """The prompts that `backlog_tokens` are left of, oldest first."""
@@ -154,7 +166,9 @@ class Loads:
     def on_gauge(self, replica: str, gauge: Load, now: float) -> None:
         """Take the replica's own account. O(requests it now counts)."""
         load = self._replicas[replica]
-        load.gauge = gauge
+        while load.ended_at and load.ended_at[0] < now - LOAD_SETTLE_S:
+            load.ended_at.popleft()
+        load.gauge, load.gauged_at, load.gone = gauge, now, len(load.ended_at)
         while load.fresh:
             oldest = next(iter(load.fresh))
             if load.inflight[oldest].made_at > now - LOAD_SETTLE_S:
@@ -206,6 +220,12 @@ class Loads:
             self._detach(token, reservation)
         return reservation
 
+    def ended(self, replica: str, now: float) -> None:
+        """A request of ours on a replica has ended just now."""
+        load = self._replicas.get(replica)
+        if load is not None:
+            load.ended_at.append(now)
+
     def sweep(self, now: float) -> None:
         """Release what was never finished, and let time pass. O(replicas and what is released)."""
         for load in self._replicas.values():
@@ -239,7 +259,7 @@ class Loads:
 
     def _note_part(self, now: float) -> None:
         ours = sum([len(load.inflight) for load in self._replicas.values()])
-        gauged = sum([load.gauge.running + load.gauge.waiting + len(load.fresh) for load in self._replicas.values()])
+        gauged = sum([load.gauged + len(load.fresh) for load in self._replicas.values()])
         faded = math.exp((self._seen_at - now) / SEEN_S)
         self._seen_at = now
         self._ours += (1.0 - faded) * (ours - self._ours)
@@ -265,6 +285,7 @@ class Loads:
         if load is None or load.inflight.pop(token, None) is None:
             return  # the replica left, and maybe came back without this request
         load.inflight_blocks.difference_update(reservation.first_hashes)
+        load.gone += reservation.made_at < load.gauged_at
         if reservation.prefilling:
             self._settle(load, token, reservation)
         load.refresh()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 RATE_DEFAULT: Final = 10_000.0  # tokens/s of a 32B model on an H100: wrong by 10, it is right after some dozen prompts
 RATE_WEIGHT: Final = 0.1
+RATE_FIRST: Final = 8  # large prompts that move the rate fast, and say nothing of their replicas
 RATE_MIN_TOKENS: Final = 2_048  # below, the time to first token is mostly waiting for a step
 SLOWNESS_WEIGHT: Final = 0.25  # of one prompt: three slow ones in a row are seen
 SLOWNESS_NOISE: Final = 1.3  # replicas within this factor of the others are alike: queues make times differ as much
@@ -49,6 +50,7 @@ class Paces:
         self._step_s = STEP_DEFAULT_S
         self._together = 0.0
         self.answer_s = ANSWER_STEPS * STEP_DEFAULT_S
+        self._large = 0
         self.short_share = 0.0  # of recent prompts, those that compute no more than one share of a step
 
     def __repr__(self) -> str:
@@ -61,8 +63,10 @@ class Paces:
         if seen.tokens >= RATE_MIN_TOKENS:
             pure_s = max(seen.elapsed_s - seen.steps * seen.running * self.decode_s, seen.elapsed_s / 2)
             rate = min(max(seen.tokens / pure_s, self.tokens_per_s / 4), self.tokens_per_s * 4)
-            replica.observe(self.tokens_per_s / rate, now)
-            mixed = self.tokens_per_s * (rate / self.tokens_per_s) ** RATE_WEIGHT
+            self._large += 1
+            if self._large > RATE_FIRST:  # before, it is the guess that is wrong, not the replica
+                replica.observe(self.tokens_per_s / rate, now)
+            mixed = self.tokens_per_s * (rate / self.tokens_per_s) ** max(RATE_WEIGHT, 1 / self._large)
             self.tokens_per_s = min(max(mixed, RATE_LOW), RATE_HIGH)
         elif seen.elapsed_s < STEP_MAX_S * seen.steps:
             self._observe_step(seen.running, (seen.elapsed_s - seen.tokens / self.tokens_per_s) / seen.steps)
@@ -93,8 +97,9 @@ class Paces:
 
 
 class Slowness:
-    """How many times longer one replica takes for a token than its siblings. 1.0 while that may be chance; it is
-    forgotten when nothing is seen of it, so that a replica that has recovered is tried again."""
+    """How many times longer one replica takes for a token than its siblings. 1.0 while that may be chance, and for one
+    that is faster: else whoever is tried first would look fast and be given everything. It is forgotten when nothing is
+    seen of it, so that a replica that has recovered is tried again."""
 
     __slots__ = ("_log", "_seen_at", "factor")
 
@@ -122,7 +127,7 @@ class Slowness:
     def _settle(self) -> None:
         self._log = min(max(self._log, -math.log(SLOWNESS_MAX)), math.log(SLOWNESS_MAX))
         factor = math.exp(self._log)
-        self.factor = 1.0 if 1 / SLOWNESS_NOISE < factor < SLOWNESS_NOISE else factor
+        self.factor = factor if factor >= SLOWNESS_NOISE else 1.0
 
 
 class Arrivals:

@@ -125,6 +125,7 @@ async def strike(serve: ServeProcess, numbers: range) -> int:
         return sum(broken[number].replica in lost for number in unfinished)
 
 
+@pytest.mark.slow
 def test_answers_of_a_killed_replica_go_on_token_for_token(tmp_path: Path) -> None:
     """Through both protocols, calls in progress included."""
     with serving(tiny(), tmp_path) as serve:

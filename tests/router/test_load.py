@@ -129,6 +129,19 @@ def test_a_request_counts_at_once_and_is_not_counted_again_when_the_gauge_has_it
     assert loads["a"].running == 2
 
 
+def test_a_request_that_has_ended_is_not_in_the_way_of_its_sessions_next_turn(loads: Loads) -> None:
+    """Which comes before the gauge that knows of the end, or just after one that does not. What others have stays."""
+    token = loads.reserve(reservation(at=1.0))
+    loads.on_gauge("a", gauge(0, running=3), now=1.05)
+    loads.release(token)
+    loads.ended("a", 1.06)
+    assert loads["a"].running == 2
+    loads.on_gauge("a", gauge(0, running=3), now=1.07)
+    assert loads["a"].running == 2
+    loads.on_gauge("a", gauge(0, running=2), now=1.07 + LOAD_SETTLE_S)
+    assert loads["a"].running == 2
+
+
 def test_own_requests_without_a_first_token_are_a_floor_of_the_backlog(loads: Loads) -> None:
     """A gauge that has not heard of them does not make them vanish."""
     token = loads.reserve(reservation(at=0.0))

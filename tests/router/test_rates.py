@@ -25,13 +25,25 @@ def test_the_prefill_rate_follows_what_is_seen_within_bounds() -> None:
     see(10_000, 0.0)
     assert paces.tokens_per_s == RATE_DEFAULT
     see(10_000, 1e-9)
-    assert paces.tokens_per_s < RATE_DEFAULT * 1.31
+    assert paces.tokens_per_s == pytest.approx(RATE_DEFAULT * 4), "the guess is given up soon, not at once"
     see(50_000, 1.0, 500)
     assert paces.tokens_per_s == pytest.approx(50_000, rel=0.01)
+    see(10_000, 1e-9)
+    assert paces.tokens_per_s < 50_000 * 1.31
     see(50_000, 1e9, 500)
     assert paces.tokens_per_s == RATE_LOW
     see(50_000, 1e-9, 500)
     assert paces.tokens_per_s == RATE_HIGH
+
+
+def test_the_first_replica_tried_is_given_nothing_for_a_wrong_guess() -> None:
+    """All are ten times as fast as the guess, and one is seen first: nobody is slow, and nobody is preferred."""
+    paces, first, second = Paces(), Slowness(), Slowness()
+    for replica in (first, second):
+        for _ in range(30):
+            paces.observe(Observed(20_000, 3, 0, 0.2), replica, 0.0)
+            assert (first.factor, second.factor) == (1.0, 1.0)
+    assert paces.tokens_per_s == pytest.approx(10 * RATE_DEFAULT, rel=0.1)
 
 
 def test_decodes_are_told_from_prefill() -> None:
