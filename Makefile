@@ -38,8 +38,8 @@ test: env check ## Everything that must be green, pytest's summary last
 	@-$(MAKE) --silent browser  # same
 	@$(PYTEST) -q -n 2 --dist loadfile -m "not slow" --cov --cov-report=term:skip-covered
 
-real: env ## The long tests between real processes: hybrid models, a router stopped for 20 s under a real engine
-	@$(PYTEST) -q -m slow tests/real
+real: env ## The long tests between real processes: hybrid models, stopped routers, struck replicas, faults of stores
+	@$(PYTEST) -q -m slow tests/real tests/e2e
 
 caches: env ## Send a million distinct prompts (KVIST_PROMPTS) through one ingress: it must not grow
 	@$(PYTEST) -q -s -m slow tests/cluster/test_bounded_caches.py

@@ -90,7 +90,7 @@ async def struck(serve: ServeProcess, strike: Callable[[int], None]) -> tuple[li
         return whole, broken, sum(answer.replica in lost for answer in broken)
 
 
-@pytest.mark.parametrize("data_plane", ["tcp", "handle"])
+@pytest.mark.parametrize("data_plane", ["tcp", pytest.param("handle", marks=pytest.mark.slow)])
 def test_answers_of_a_killed_replica_go_on_word_for_word(tmp_path: Path, data_plane: str) -> None:
     """SIGKILL in the middle of eight streams, on either way from the ingress: all are whole and billed once."""
     config = simulated(replicas=REPLICAS, engine_args=SLOW) | {"data_plane": data_plane}
@@ -121,6 +121,7 @@ def test_answers_of_a_stopped_replica_go_on_elsewhere(tmp_path: Path) -> None:
         print(f"stopped: {count} of {STREAMS} struck, gap {max(answer.longest_gap_s for answer in broken):.2f} s")
 
 
+@pytest.mark.slow
 def test_without_resumes_the_answers_of_a_killed_replica_are_lost(tmp_path: Path) -> None:
     """The negative control: those of the others are whole, those that it had end with an error event."""
     config = simulated(replicas=REPLICAS, engine_args=SLOW) | {"retries": 0, "resumes": 0}
