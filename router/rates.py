@@ -13,7 +13,7 @@ from router.limits import ARRIVALS_S, MAX_BUSY_SHARE, RATE_HIGH, RATE_LOW, SLOWN
 if TYPE_CHECKING:
     from router.step_rule import StepRule
 
-RATE_DEFAULT: Final = 10_000.0  # tokens/s of a 32B model on an H100: wrong by 10, it is right after some dozen prompts
+RATE_DEFAULT: Final = 10_000.0  # tokens/s of a 32B model on an H100: wrong by 10, it is right after RATE_FIRST prompts
 RATE_WEIGHT: Final = 0.1
 RATE_FIRST: Final = 8  # large prompts that move the rate fast, and say nothing of their replicas
 RATE_MIN_TOKENS: Final = 2_048  # below, the time to first token is mostly waiting for a step
